@@ -1,0 +1,196 @@
+"""The door: one attention function and one mask function, registered with transformers.
+
+Every head's query, key and value (after position encoding), scale, mask, soft cap and learned sink
+pass through here, and the output is each head's z before the output projection. ``with
+open_door(hf_model, look):`` makes every attention layer of a forward pass call
+``look(layer, pattern, z)`` with an :class:`~interp.pattern.AttentionPattern`; leaving the block
+leaves the model as it was, also after an exception.
+
+The mask function receives the mask as a function of indices and hands an
+:class:`~interp.masks.IndexMask` on, so that no n × n mask is ever written.
+Source: transformers' ``AttentionInterface`` and ``AttentionMaskInterface`` (5.x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+
+from interp.errors import InterpError
+from interp.kernels import Engine, attend
+from interp.masks import IndexMask, MaskFunction
+from interp.pattern import AttentionPattern
+
+IMPLEMENTATION = "interp"
+
+Look = Callable[[int, AttentionPattern, Tensor], None]
+
+
+@dataclass
+class Visit:
+    """What happens at the door during one ``with open_door(...)``: who looks, and which path served.
+
+    Attributes:
+        look: called for every attention layer with (layer, pattern, z), z of shape
+            (batch, head, query, d_value).
+        engine: which kernel may serve.
+        paths: kernel that served each layer in the last forward pass: layer → "fused" or "tiled".
+    """
+
+    look: Look | None
+    engine: Engine = "auto"
+    paths: dict[int, str] = field(default_factory=dict)
+
+
+_VISIT: ContextVar[Visit | None] = ContextVar("interp_visit", default=None)
+
+
+def serves(hf_model: PreTrainedModel) -> bool:
+    """Whether this architecture takes its attention from transformers' interface."""
+    return bool(hf_model._can_set_attn_implementation())
+
+
+@contextmanager
+def open_door(
+    hf_model: PreTrainedModel, look: Look | None = None, *, engine: Engine = "auto"
+) -> Iterator[Visit]:
+    """Route the model's attention through the door until the block is left.
+
+    Raises:
+        InterpError: the architecture bypasses transformers' attention interface.
+    """
+    if not serves(hf_model):
+        raise InterpError(
+            f"{type(hf_model).__name__} does not take its attention from transformers' interface"
+        )
+    visit = Visit(look, engine)
+    token = _VISIT.set(visit)
+    try:
+        with implementation(hf_model, IMPLEMENTATION):
+            yield visit
+    finally:
+        _VISIT.reset(token)
+
+
+@contextmanager
+def implementation(hf_model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Set the attention implementation of the model and all its parts; put each back afterwards."""
+    configs = _configs(hf_model)
+    before = [config._attn_implementation_internal for config in configs]
+    try:
+        for config in configs:
+            config._attn_implementation_internal = name
+        yield
+    finally:
+        for config, own in zip(configs, before, strict=True):
+            config._attn_implementation_internal = own
+
+
+def _configs(hf_model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every config that a module of this model reads its attention implementation from."""
+    found = {}
+    for module in hf_model.modules():
+        config = getattr(module, "config", None)
+        if isinstance(config, PreTrainedConfig):
+            found[id(config)] = config
+    return list(found.values())
+
+
+def attention_function(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: IndexMask | Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in place of its own attention; returns z as (batch, query, head, d)."""
+    layer = getattr(module, "layer_idx", None)
+    where = f"layer {layer} ({type(module).__name__})"
+    visit = _VISIT.get()
+    if visit is None:
+        raise InterpError(f"{where} came to the door, but no one opened it: use `with open_door(...)`")
+    if layer is None:
+        raise InterpError(f"{type(module).__name__} does not say which layer it is (no layer_idx)")
+    if dropout:
+        raise InterpError(f"{where} is in training mode (dropout {dropout}): switch to eval first")
+    if not isinstance(attention_mask, IndexMask):
+        raise InterpError(
+            f"{where} came with {type(attention_mask).__name__} as its mask, expected a mask function "
+            "of indices: pass padding as a 2-D attention_mask; this attention is not supported"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    z, lse, path = attend(
+        query,
+        key,
+        value,
+        scale=scale,
+        mask=attention_mask,
+        softcap=softcap,
+        sink=s_aux,
+        engine=visit.engine,
+    )
+    _refuse_nan(z, attention_mask, where)
+    visit.paths[layer] = path
+    if visit.look is not None:
+        pattern = AttentionPattern(query, key, lse, scale, attention_mask, softcap, s_aux, path)
+        visit.look(layer, pattern, z)
+    return z.transpose(1, 2).contiguous(), None
+
+
+def mask_function(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: MaskFunction | None = None,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **_: Any,
+) -> IndexMask:
+    """What transformers calls in place of writing a mask; arrives at :func:`attention_function`."""
+    if mask_function is None or use_vmap:
+        raise InterpError("this model brings a mask that is not a plain function of indices")
+    padding = attention_mask.bool() if attention_mask is not None else None
+    if padding is not None and bool(padding.all()):
+        padding = None
+    return IndexMask(
+        mask_function,
+        batch_size,
+        int(q_length),
+        int(kv_length),
+        int(q_offset),
+        int(kv_offset),
+        padding,
+        torch.device(device),
+    )
+
+
+def _refuse_nan(z: Tensor, mask: IndexMask, where: str) -> None:
+    if torch.isfinite(z).all():
+        return
+    real = mask.real_queries[:, None, :, None]
+    wrong = (~torch.isfinite(z) & real).nonzero()
+    if len(wrong):
+        prompt, head, position, _ = (int(i) for i in wrong[0])
+        raise InterpError(
+            f"{where}, head {head}: the attention output is NaN or infinite (prompt {prompt}, position "
+            f"{position}); the weights are damaged, or the dtype is too narrow: try dtype=float32"
+        )
+
+
+AttentionInterface.register(IMPLEMENTATION, attention_function)
+AttentionMaskInterface.register(IMPLEMENTATION, mask_function)

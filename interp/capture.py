@@ -1,0 +1,143 @@
+"""Run prompts through a model and let someone look at every layer's pattern.
+
+    for each batch of prompts:  one forward pass, no gradients, no cache, logits of the last token
+        for each attention layer:  look(layer, pattern, z)
+
+Prompts of a batch are padded on the right, where no real query of a causal model can see: a prompt
+scores in a batch as it does alone. The model is put in eval mode and given back as it was.
+
+Architectures that bypass transformers' attention interface (Falcon, BLOOM, GPT-Neo) go the slow way:
+one prompt at a time through a TransformerBridge, whose ``hook_pattern`` writes the weights out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp import attention
+from interp.errors import InterpError
+from interp.kernels import Engine
+from interp.masks import IndexMask, causal, sliding
+from interp.pattern import DensePattern, Pattern
+from interp.tokens import check_ids, check_length, last_positions, pad
+
+if TYPE_CHECKING:
+    from interp.model import Model
+    from interp.prompts import Prompt
+
+Look = Callable[[int, Pattern, Tensor], None]
+
+# Tokens in one forward pass, if the caller does not say how many prompts.
+BATCH_TOKENS = 4_096
+
+
+def batches(prompts: Sequence[Prompt], batch_size: int | None = None) -> Iterator[list[Prompt]]:
+    """Prompts in their order, ``batch_size`` at a time; None fills about ``BATCH_TOKENS`` tokens."""
+    if batch_size is not None and batch_size < 1:
+        raise InterpError(f"batch_size={batch_size}: expected at least 1 prompt")
+    longest = max((len(prompt.ids) for prompt in prompts), default=1)
+    size = batch_size or max(1, BATCH_TOKENS // longest)
+    for start in range(0, len(prompts), size):
+        yield list(prompts[start : start + size])
+
+
+def capture(
+    model: Model, batch: Sequence[Prompt], look: Look, *, engine: Engine = "auto"
+) -> Float[Tensor, "batch d_vocab"]:
+    """One forward pass over a batch; returns the logits after each prompt's last token.
+
+    Args:
+        look: called for every attention layer with (layer, pattern, z); z is
+            (batch, head, query, d_value). Layers without attention (hybrids) are not visited.
+        engine: which kernel may serve ("auto", "fused", "tiled").
+
+    Raises:
+        InterpError: an id outside the vocabulary, NaN in a head's output or in the logits, a model
+            in which no attention layer ran.
+    """
+    for prompt in batch:
+        check_ids(prompt.ids, model.vocab_size, f"prompt {prompt.name}")
+        check_length(prompt.ids, model.n_ctx, f"prompt {prompt.name}")
+    if not attention.serves(model.hf_model):
+        return torch.cat([_capture_bridged(model, batch, look)])
+    seen: set[int] = set()
+
+    def visit(layer: int, pattern: Pattern, z: Tensor) -> None:
+        seen.add(layer)
+        look(layer, pattern, z)
+
+    with attention.open_door(model.hf_model, visit, engine=engine):
+        logits = last_logits(model, batch)
+    if not seen:
+        raise InterpError(f"{model.architecture}: no attention layer ran; nothing to look at")
+    return logits
+
+
+def last_logits(model: Model, batch: Sequence[Prompt]) -> Float[Tensor, "batch d_vocab"]:
+    """Logits after the last real token of each prompt, padded on the right, in float32."""
+    from interp.model import evaluating
+
+    ids, mask, positions = (t.to(model.device) for t in pad([prompt.ids for prompt in batch]))
+    accepts = inspect.signature(model.hf_model.forward).parameters
+    arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+    if "position_ids" in accepts:
+        arguments["position_ids"] = positions
+    last = last_positions(mask)
+    row = torch.arange(len(batch), device=model.device)
+    if "logits_to_keep" in accepts:
+        # Logits of every position would take tokens × vocabulary × 4 bytes: keep the last ones.
+        kept, place = last.unique(return_inverse=True)
+        arguments["logits_to_keep"] = kept
+    else:
+        place = last
+    with evaluating(model.hf_model), torch.no_grad():
+        logits = model.hf_model(**arguments).logits[row, place].float()
+    if not torch.isfinite(logits).all():
+        raise InterpError(
+            f"{model.name}: the logits are NaN or infinite; the weights are damaged, or the dtype is "
+            "too narrow: try dtype=float32"
+        )
+    return logits
+
+
+def _capture_bridged(
+    model: Model, batch: Sequence[Prompt], look: Look
+) -> Float[Tensor, "batch d_vocab"]:
+    """Patterns from TransformerLens, written out. z is not given: an empty tensor."""
+    if len(batch) != 1:
+        raise InterpError(
+            f"{model.architecture} bypasses transformers' attention interface, so its patterns come "
+            f"from TransformerLens one prompt at a time: batch_size=1, got {len(batch)} prompts"
+        )
+    n = len(batch[0].ids)
+
+    def keep(weights: Tensor, hook) -> None:
+        layer = hook.layer()
+        window = _local_window(model, layer)
+        seen = causal if window is None else sliding(window)
+        mask = IndexMask(seen, 1, n, n, device=weights.device)
+        look(layer, DensePattern(weights, mask, "transformer_lens"), weights.new_empty(0))
+
+    bridge = model.bridge()
+    ids = torch.tensor([batch[0].ids], device=model.device)
+    hooks = [(f"blocks.{layer}.attn.hook_pattern", keep) for layer in range(model.n_layers)]
+    with torch.no_grad():
+        logits = bridge.run_with_hooks(ids, fwd_hooks=hooks)
+    return logits[:, -1].float()
+
+
+def _local_window(model: Model, layer: int) -> int | None:
+    """GPT-Neo alternates full and local layers; the others that bypass the interface have none."""
+    kinds = getattr(model.config, "attention_layers", None)
+    return model.config.window_size if kinds and kinds[layer] == "local" else None
+
+
+def attention_path(model: Model) -> str:
+    """"door" (exact, lazy) or "transformer_lens" (written out, one prompt at a time)."""
+    return "door" if attention.serves(model.hf_model) else "transformer_lens"

@@ -1,0 +1,277 @@
+"""A pattern you can question without writing it down.
+
+    weight[q, k] = exp(score[q, k] − lse[q]),   score = softcap(scale · query[q] · key[k])
+
+:class:`AttentionPattern` keeps query, key and the log-sum-exp of every row and works out exactly the
+weights it is asked for: chosen pairs, an offset, columns, rows; column totals and entropies a tile at
+a time. Only :meth:`Pattern.dense` writes all n × n, for pictures and tests.
+:class:`DensePattern` answers the same questions from weights that are already written (models that
+bypass the door, and patterns made by hand).
+
+Axes: weights are (batch, head, query, key), always in this order. What a query cannot see has weight
+exactly 0; a padding query has weight 0 everywhere, and ``mask.reachable`` says so. With a learned
+sink the weights of a row sum to less than 1; :meth:`Pattern.learned_sink` is the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InterpError
+from interp.kernels import softcapped
+from interp.masks import KEY_TILE, QUERY_TILE, IndexMask
+
+# Gathered pairs are (pair, head, d_head) floats: a bound on how many are held at once.
+PAIR_CHUNK = 16_384
+
+
+class Pattern(ABC):
+    """The attention pattern of one layer, for a batch of prompts."""
+
+    mask: IndexMask
+    n_heads: int
+
+    @abstractmethod
+    def pairs(
+        self, batch: Int[Tensor, " pair"], query: Int[Tensor, " pair"], key: Int[Tensor, " pair"]
+    ) -> Float[Tensor, "head pair"]:
+        """The weight of each (batch, query, key) triple, for every head."""
+
+    @abstractmethod
+    def rows(self, index: Int[Tensor, " row"]) -> Float[Tensor, "batch head row key"]:
+        """Whole rows: the weights of the chosen queries on every key."""
+
+    @abstractmethod
+    def keys(self, index: Int[Tensor, " column"]) -> Float[Tensor, "batch head query column"]:
+        """Whole columns: the weights of every query on the chosen keys."""
+
+    @abstractmethod
+    def head_keys(self, index: Int[Tensor, "batch head"]) -> Float[Tensor, "batch head query"]:
+        """One column a head: the weights of every query on a key of that head's own."""
+
+    @abstractmethod
+    def learned_sink(self) -> Float[Tensor, "batch head query"] | None:
+        """Mass on the learned sink (gpt-oss), or None where the model has none."""
+
+    @abstractmethod
+    def offset(self, distance: int) -> Float[Tensor, "batch head later_query"]:
+        """The weight of query i on key i − distance, for i = distance … n − 1 (self-attention)."""
+
+    def _check_offset(self, distance: int) -> None:
+        n = self.mask.n_queries
+        if n != self.mask.n_keys:
+            raise InterpError(f"offsets need as many keys as queries, got {self.mask.n_keys} and {n}")
+        if not 0 <= distance < n:
+            raise InterpError(f"offset {distance} asked of a pattern over {n} tokens: 0 to {n - 1}")
+
+    def _seen_at(self, distance: int) -> Tensor:
+        """(batch, 1, query) what the mask lets queries see ``distance`` back."""
+        query = torch.arange(distance, self.mask.n_queries, device=self.mask.device)
+        batch = torch.arange(self.mask.batch, device=self.mask.device)[:, None, None]
+        return self.mask.allowed(batch, query, query - distance)
+
+    def tiles(self) -> Iterator[tuple[slice, Float[Tensor, "batch head rows key"]]]:
+        """All weights, ``QUERY_TILE`` rows at a time: (slice of queries, their weights)."""
+        n = self.mask.n_queries
+        for start in range(0, n, QUERY_TILE):
+            queries = slice(start, min(start + QUERY_TILE, n))
+            yield queries, self.rows(torch.arange(start, queries.stop, device=self.mask.device))
+
+    def received(
+        self, queries: Int[Tensor, " row"] | None = None
+    ) -> Float[Tensor, "batch head key"]:
+        """Column totals: Σ over ``queries`` (all, if not given) of the weight on each key."""
+        if queries is None:
+            return torch.stack([rows.sum(2) for _, rows in self.tiles()]).sum(0)
+        return torch.stack([self.rows(part).sum(2) for part in queries.split(QUERY_TILE)]).sum(0)
+
+    def entropy(self) -> Float[Tensor, "batch head query"]:
+        """−Σ w log w of each row over real keys, in nats; 0 for a row with one key."""
+        parts = [-torch.xlogy(rows, rows).sum(-1) for _, rows in self.tiles()]
+        return torch.cat(parts, dim=-1)
+
+    def dense(self) -> Float[Tensor, "batch head query key"]:
+        """All n × n weights, written out: for pictures and tests."""
+        return torch.cat([rows for _, rows in self.tiles()], dim=2)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionPattern(Pattern):
+    """A lazy pattern, from the tensors that passed through the door.
+
+    Attributes:
+        query: (batch, head, query, d_head), after position encoding.
+        key: (batch, kv_head, key, d_head).
+        lse: (batch, head, query) log-sum-exp of each row, the learned sink included; −inf for a row
+            that sees nothing.
+        scale, softcap: of the scores.
+        mask: which keys a query may see.
+        sink: (head,) learned sink logits, or None.
+        path: the kernel that made ``lse``: "fused" or "tiled".
+    """
+
+    query: Float[Tensor, "batch head query d_head"]
+    key: Float[Tensor, "batch kv_head key d_head"]
+    lse: Float[Tensor, "batch head query"]
+    scale: float
+    mask: IndexMask
+    softcap: float | None = None
+    sink: Float[Tensor, " head"] | None = None
+    path: str = "tiled"
+
+    @property
+    def n_heads(self) -> int:  # type: ignore[override]
+        return self.query.shape[1]
+
+    @property
+    def _groups(self) -> int:
+        return self.n_heads // self.key.shape[1]
+
+    def _weights(self, dot: Tensor, lse: Tensor, seen: Tensor) -> Tensor:
+        """Weights from q · k, the rows' log-sum-exp, and what the mask lets them see.
+
+        An unseen key may score far above the log-sum-exp: chosen away, not multiplied by 0.
+        """
+        weight = torch.exp(softcapped(dot * self.scale, self.softcap) - lse)
+        return torch.where(seen, weight, 0.0)
+
+    def pairs(
+        self, batch: Int[Tensor, " pair"], query: Int[Tensor, " pair"], key: Int[Tensor, " pair"]
+    ) -> Float[Tensor, "head pair"]:
+        parts = []
+        for b, q, k in zip(*(t.split(PAIR_CHUNK) for t in (batch, query, key)), strict=True):
+            rows = rearrange(self.query[b, :, q], "p (kv g) d -> p kv g d", g=self._groups)
+            dot = torch.einsum("pkgd,pkd->pkg", *self._wide(rows, self.key[b, :, k]))
+            seen = self.mask.allowed(b, q, k)[:, None]
+            parts.append(self._weights(dot.flatten(1), self.lse[b, :, q], seen).mT)
+        if not parts:
+            return self.lse.new_zeros(self.n_heads, 0)
+        return torch.cat(parts, dim=1)
+
+    def rows(self, index: Int[Tensor, " row"]) -> Float[Tensor, "batch head row key"]:
+        parts = []
+        for start in range(0, self.mask.n_keys, KEY_TILE):
+            stop = min(start + KEY_TILE, self.mask.n_keys)
+            parts.append(self._block(index, torch.arange(start, stop, device=index.device)))
+        return torch.cat(parts, dim=-1)
+
+    def offset(self, distance: int) -> Float[Tensor, "batch head later_query"]:
+        self._check_offset(distance)
+        n = self.mask.n_queries
+        query, key = self._wide(self.query[:, :, distance:], self.key[:, :, : n - distance])
+        grouped = rearrange(query, "b (kv g) q d -> b kv g q d", g=self._groups)
+        dot = (grouped * key[:, :, None]).sum(-1).flatten(1, 2)
+        return self._weights(dot, self.lse[:, :, distance:], self._seen_at(distance))
+
+    def keys(self, index: Int[Tensor, " column"]) -> Float[Tensor, "batch head query column"]:
+        return self._block(torch.arange(self.mask.n_queries, device=index.device), index)
+
+    def _block(self, queries: Tensor, keys: Tensor) -> Float[Tensor, "batch head query key"]:
+        """Chosen queries × chosen keys; nothing is multiplied where the mask hides all of it."""
+        seen = self.mask.block(queries, keys)
+        if not seen.any():
+            return self.lse.new_zeros(self.mask.batch, self.n_heads, len(queries), len(keys))
+        query, key = self._wide(self.query[:, :, queries], self.key[:, :, keys])
+        grouped = rearrange(query, "b (kv g) q d -> b kv (g q) d", g=self._groups)
+        dot = rearrange(grouped @ key.mT, "b kv (g q) k -> b (kv g) q k", g=self._groups)
+        return self._weights(dot, self.lse[:, :, queries, None], seen)
+
+    def head_keys(self, index: Int[Tensor, "batch head"]) -> Float[Tensor, "batch head query"]:
+        batch = torch.arange(self.mask.batch, device=index.device)[:, None]
+        kv_head = torch.arange(self.n_heads, device=index.device)[None] // self._groups
+        query, own = self._wide(self.query, self.key[batch, kv_head, index])
+        dot = torch.einsum("bhqd,bhd->bhq", query, own)
+        every = torch.arange(self.mask.n_queries, device=index.device)
+        seen = self.mask.allowed(batch[..., None], every, index[..., None])
+        return self._weights(dot, self.lse, seen)
+
+    def learned_sink(self) -> Float[Tensor, "batch head query"] | None:
+        if self.sink is None:
+            return None
+        # lse includes the sink, so its share is a plain exponential, no sigmoid needed.
+        share = torch.exp(self.sink.to(self.lse.dtype)[None, :, None] - self.lse)
+        return share.masked_fill(~self.mask.reachable.bool()[:, None], 0.0)
+
+    def _wide(self, *tensors: Tensor) -> list[Tensor]:
+        """In the dtype of the log-sum-exp: float32 at least, since bfloat16 sums drift."""
+        return [t.to(self.lse.dtype) for t in tensors]
+
+
+@dataclass(frozen=True, eq=False)
+class DensePattern(Pattern):
+    """The same questions, answered from written weights.
+
+    Attributes:
+        weights: (batch, head, query, key); rows of real queries must be probabilities.
+        mask: which keys a query may see.
+
+    Raises:
+        InterpError: a weight is negative or not a number, a row does not sum to 1, or a real query
+            looks where the mask forbids; the message names the head.
+    """
+
+    weights: Float[Tensor, "batch head query key"]
+    mask: IndexMask
+    path: str = "given"
+
+    def __post_init__(self) -> None:
+        check_probabilities(self.weights, self.mask)
+        real = self.mask.real_queries[:, None, :, None]
+        object.__setattr__(self, "weights", self.weights.float().where(real, 0.0))
+
+    @property
+    def n_heads(self) -> int:  # type: ignore[override]
+        return self.weights.shape[1]
+
+    def pairs(
+        self, batch: Int[Tensor, " pair"], query: Int[Tensor, " pair"], key: Int[Tensor, " pair"]
+    ) -> Float[Tensor, "head pair"]:
+        return self.weights[batch, :, query, key].mT
+
+    def rows(self, index: Int[Tensor, " row"]) -> Float[Tensor, "batch head row key"]:
+        return self.weights[:, :, index]
+
+    def keys(self, index: Int[Tensor, " column"]) -> Float[Tensor, "batch head query column"]:
+        return self.weights[..., index]
+
+    def offset(self, distance: int) -> Float[Tensor, "batch head later_query"]:
+        self._check_offset(distance)
+        return self.weights.diagonal(-distance, dim1=-2, dim2=-1)
+
+    def head_keys(self, index: Int[Tensor, "batch head"]) -> Float[Tensor, "batch head query"]:
+        columns = index[:, :, None, None].expand(-1, -1, self.mask.n_queries, 1)
+        return self.weights.gather(-1, columns)[..., 0]
+
+    def learned_sink(self) -> None:
+        return None
+
+
+def check_probabilities(weights: Float[Tensor, "batch head query key"], mask: IndexMask) -> None:
+    """Refuse what is not attention: see :class:`DensePattern`."""
+    batch, _, n_queries, n_keys = weights.shape
+    if (batch, n_queries, n_keys) != (mask.batch, mask.n_queries, mask.n_keys):
+        raise InterpError(
+            f"pattern of {batch} prompts × {n_queries} queries × {n_keys} keys does not fit "
+            f"{mask.batch} prompts × {mask.n_queries} × {mask.n_keys} tokens"
+        )
+    # Rows of bfloat16 weights, summed in float32, miss 1 by up to 0.002.
+    tolerance = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 4e-3
+    weights, real = weights.float(), mask.real_queries[:, None, :, None]
+    seen = mask.tile(slice(0, n_queries), slice(0, n_keys))
+    for wrong, complaint in (
+        (weights.isnan() & real, "weights that are not numbers"),
+        ((weights < 0) & real, "negative weights: this attention is not a probability"),
+        ((weights != 0) & ~seen & real, "weight on keys the query cannot see (the future?)"),
+        (((weights.sum(-1, keepdim=True) - 1).abs() > tolerance) & real, "rows that do not sum to 1"),
+    ):
+        if wrong.any():
+            b, head, query, _ = (int(i) for i in wrong.nonzero()[0])
+            raise InterpError(f"prompt {b}, head {head}, query {query}: {complaint}")
+

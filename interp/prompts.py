@@ -1,0 +1,223 @@
+"""Prompts: token ids with what a reader of the table must know about them.
+
+Three makers, all seeded and recorded by hash:
+
+- :func:`repeated_random_prompts`: [BOS], r, r, …: a random segment repeated (Olsson et al.,
+  2209.11895, §prefix matching; Elhage et al. 2021). Ids are drawn on the CPU from a generator of
+  their own among *ordinary* tokens, without repetition inside a segment, so that every query of a
+  later copy has exactly one target in each earlier copy.
+- :func:`text_prompts`: windows of plain text; by default Python's own documentation, which every
+  Python carries.
+- :func:`given_prompts`: the user's own sentences.
+
+BOS is explicit: "on", "off", or "tokenizer" (as the tokenizer does); never doubled, and recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interp.errors import InterpError
+from interp.tokens import (
+    Bos,
+    bos_id,
+    check_length,
+    encode,
+    id_lists,
+    ordinary_ids,
+    starts_with_bos,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from interp.model import Model
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One sequence of tokens.
+
+    Attributes:
+        ids: token ids, BOS included where there is one.
+        name: unique within its set, e.g. "random-50-3".
+        bos_id: the tokenizer's BOS id, or None if it has none (or there is no tokenizer).
+        text: the text it came from, if any.
+        truncated_from: number of tokens before truncation, if any were cut.
+    """
+
+    ids: tuple[int, ...]
+    name: str
+    bos_id: int | None = None
+    text: str | None = None
+    truncated_from: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise InterpError(f"prompt {self.name} is empty: expected at least one token")
+
+    @property
+    def has_bos(self) -> bool:
+        """Whether position 0 holds the BOS token."""
+        return self.bos_id is not None and self.ids[0] == self.bos_id
+
+
+def prompts_of_ids(
+    ids: Tensor | Sequence[int] | Sequence[Sequence[int]], bos_id: int | None = None
+) -> list[Prompt]:
+    """Prompts from token ids: one list of ids, a list of lists, or a tensor with one or two axes.
+
+    A flat list is one prompt, never as many prompts of one token.
+    """
+    return [Prompt(tuple(row), f"ids-{n}", bos_id) for n, row in enumerate(id_lists(ids))]
+
+
+def repeated_random_prompts(
+    model: Model,
+    *,
+    n_prompts: int = 16,
+    periods: Sequence[int] = (50,),
+    repeats: int = 2,
+    bos: Bos = "tokenizer",
+    seed: int = 0,
+) -> list[Prompt]:
+    """``n_prompts`` prompts [BOS], r × ``repeats``; prompt i has period ``periods[i % len]`` tokens.
+
+    The same seed gives the same ids on every device; the global generators are left alone.
+
+    Raises:
+        InterpError: fewer ordinary tokens than a period needs, or a prompt over the model's context.
+    """
+    tokenizer = model.tokenizer
+    pool = np.array(ordinary_ids(tokenizer, model.vocab_size))
+    if max(periods) > len(pool):
+        raise InterpError(
+            f"periods: {max(periods)} distinct tokens asked for, the model has {len(pool)} ordinary ones"
+        )
+    first = [bos_id(tokenizer)] if starts_with_bos(tokenizer, bos) else []
+    prompts = []
+    for index in range(n_prompts):
+        period = periods[index % len(periods)]
+        segment = np.random.default_rng([seed, index]).choice(pool, period, replace=False).tolist()
+        ids = (*first, *segment * repeats)
+        name = f"random-{period}x{repeats}-{index}"
+        check_length(ids, model.n_ctx, name)
+        prompts.append(Prompt(ids, name, bos_id(tokenizer)))
+    return prompts
+
+
+def text_prompts(
+    model: Model,
+    text: str,
+    *,
+    n_prompts: int = 16,
+    length: int = 256,
+    bos: Bos = "tokenizer",
+    seed: int = 0,
+    name: str = "text",
+) -> list[Prompt]:
+    """Windows of ``length`` tokens (BOS included) that do not overlap, drawn at random from a text.
+
+    Raises:
+        InterpError: the text is too short for so many windows, or a window is over the context.
+    """
+    tokenizer = model.tokenizer
+    first = [bos_id(tokenizer)] if starts_with_bos(tokenizer, bos) else []
+    check_length(range(length), model.n_ctx, f"a window of {name}")
+    body = length - len(first)
+    if body < 1:
+        raise InterpError(f"length={length} leaves no room for text beside BOS: expected 2 or more")
+    ids = encode(tokenizer, text, bos="off")
+    n_windows = len(ids) // body
+    if n_windows < n_prompts:
+        raise InterpError(
+            f"{name} holds {len(ids)} tokens: enough for {n_windows} windows of {length}, "
+            f"{n_prompts} asked for; lower n_prompts or length, or give a longer text"
+        )
+    chosen = sorted(np.random.default_rng(seed).choice(n_windows, n_prompts, replace=False).tolist())
+    return [
+        Prompt((*first, *ids[w * body : (w + 1) * body]), f"{name}-{w}", bos_id(tokenizer))
+        for w in chosen
+    ]
+
+
+def given_prompts(
+    model: Model, texts: Iterable[str], *, bos: Bos = "tokenizer", truncate: bool = False
+) -> list[Prompt]:
+    """The user's own texts; one over the context is refused, or cut and recorded if ``truncate``."""
+    prompts = []
+    for index, text in enumerate([texts] if isinstance(texts, str) else texts):
+        ids = encode(model.tokenizer, text, bos=bos)
+        whole = None
+        if truncate and model.n_ctx is not None and len(ids) > model.n_ctx:
+            whole, ids = len(ids), ids[: model.n_ctx]
+        check_length(ids, model.n_ctx, f"prompt {index}")
+        token = bos_id(model.tokenizer)
+        prompts.append(Prompt(tuple(ids), f"given-{index}", token, text, whole))
+    if not prompts:
+        raise InterpError("no prompts: expected at least one text")
+    return prompts
+
+
+def python_docs() -> str:
+    """Python's own documentation of its topics (``pydoc_data.topics``), as one text."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+def read_text(path: str | Path) -> str:
+    """A text file in UTF-8."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InterpError(f"no text file {path}") from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise InterpError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InterpError(f"{path} is not text in UTF-8 (byte {error.start}); convert it") from None
+    if not text.strip():
+        raise InterpError(f"{path} is empty: expected text")
+    return text
+
+
+def dataset_text(name: str, split: str = "train", column: str = "text", rows: int = 2000) -> str:
+    """The first ``rows`` rows of a Hugging Face data set's column, as one text (needs its network)."""
+    import datasets
+
+    try:
+        found = datasets.load_dataset(name, split=split, streaming=True)
+        texts = [row[column] for row in found.take(rows)]
+    except KeyError:
+        raise InterpError(f"data set {name} has no column {column!r}") from None
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InterpError(f"data set {name}, split {split}: cannot be loaded: {reason}") from error
+    return "\n\n".join(texts)
+
+
+def describe_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What the manifest records: counts, lengths, BOS, truncation, and a hash of all ids."""
+    lengths = [len(prompt.ids) for prompt in prompts]
+    return {
+        "n_prompts": len(prompts),
+        "n_tokens": sum(lengths),
+        "shortest": min(lengths),
+        "longest": max(lengths),
+        "bos_at_position_0": sum(prompt.has_bos for prompt in prompts),
+        "truncated": {p.name: p.truncated_from for p in prompts if p.truncated_from is not None},
+        "sha256": prompt_hash(prompts),
+    }
+
+
+def prompt_hash(prompts: Sequence[Prompt]) -> str:
+    """sha256 of the token ids of all prompts, in order."""
+    ids = json.dumps([prompt.ids for prompt in prompts], separators=(",", ":"))
+    return hashlib.sha256(ids.encode()).hexdigest()

@@ -1,0 +1,379 @@
+"""Attention mass on a role's targets: where a head looks, against chance and a null.
+
+For one prompt, head and role, over the queries q that have a target (and a choice: at least two keys
+in reach),
+
+    mass          = mean_q Σ_{k ∈ targets(q)} weight[q, k]                                  in [0, 1]
+    chance        = mean_q |targets(q)| / (keys in reach of q)            uniform over what it may see
+    null          = the same mass on position-matched wrong targets: every target moved by one and
+                    the same number of tokens, drawn for each prompt and role from ±1 … ±8; a query
+                    whose moved key is out of reach or itself a target is left out
+    mass_off_sink = Σ_q mass(q) / Σ_q (1 − weight[q, 0] − learned sink(q)): what share of the attention
+                    that is *not* parked on the first position goes to the targets, over queries that
+                    do not have position 0 as a target
+    learned_sink  = mean_q of the mass on the learned sink (gpt-oss), undefined where there is none
+
+A target that a window puts out of reach is no target. A prompt without any query to score is
+*undefined* with a reason, and is not counted as 0. A score says where a head looked, not what it
+used (Jain & Wallace, 1902.10186).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.capture import attention_path, batches, capture
+from interp.errors import InterpError
+from interp.kernels import Engine
+from interp.masks import IndexMask
+from interp.pattern import Pattern
+from interp.questions import Questions
+from interp.roles import ROLES, AnySink, Role
+from interp.tables import summarise
+
+if TYPE_CHECKING:
+    from interp.model import Model
+    from interp.prompts import Prompt
+
+Roles = Sequence[Role | AnySink]
+
+LARGEST_SHIFT = 8
+# A head that is off the sink by less than this share of its attention says nothing about the rest.
+LEAST_OFF_SINK = 1e-3
+
+MEASURES = ("mass", "mass_off_sink", "learned_sink", "chance", "null", "n_queries", "position")
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """Scores of every head.
+
+    Attributes:
+        summary: a row per layer, head and role, best first within a role (see ``tables.SUMMARY``).
+        per_prompt: a row per layer, head, role and prompt (see ``tables.PER_PROMPT``).
+    """
+
+    summary: pd.DataFrame
+    per_prompt: pd.DataFrame
+
+    def top(self, n: int = 10, role: str | None = None) -> pd.DataFrame:
+        """The ``n`` heads with most mass on each role's targets (or on one role's)."""
+        rows = self.summary if role is None else self.summary[self.summary.role == role]
+        if role is not None and rows.empty:
+            raise InterpError(f"role {role!r} was not scored: {sorted(self.summary.role.unique())}")
+        return rows.groupby("role", sort=False).head(n).reset_index(drop=True)
+
+    def _repr_html_(self) -> str:
+        return self.top()._repr_html_()
+
+
+def score_heads(
+    model: Model,
+    prompts: Sequence[Prompt],
+    roles: Roles = tuple(ROLES.values()),
+    *,
+    batch_size: int | None = None,
+    engine: Engine = "auto",
+    confidence: float = 0.95,
+    seed: int = 0,
+    also: Sequence[Callable[[int, Pattern, Tensor], None]] = (),
+    progress: Callable[[int], None] | None = None,
+) -> HeadScores:
+    """Score every head for every role in one forward pass over the prompts.
+
+    Args:
+        batch_size: prompts in one forward pass; None fills about 4,096 tokens.
+        confidence: of the bootstrap interval over prompts.
+        seed: of the null's shifts, the bootstrap and the sign flips.
+        also: others who look at the same patterns in the same pass, as ``look(layer, pattern, z)``.
+        progress: called with the number of prompts done after each batch.
+
+    Raises:
+        InterpError: no prompts or roles, or whatever :func:`interp.capture.capture` refuses.
+    """
+    if not prompts or not roles:
+        raise InterpError(f"nothing to score: {len(prompts)} prompts, {len(roles)} roles")
+    if attention_path(model) != "door" and batch_size is None:
+        batch_size = 1
+    frames = []
+    for batch in batches(prompts, batch_size):
+        scorer = BatchScorer(batch, roles, seed)
+
+        def look(layer: int, pattern: Pattern, z: Tensor, scorer: BatchScorer = scorer) -> None:
+            scorer.look(layer, pattern)
+            for other in also:
+                other(layer, pattern, z)
+
+        capture(model, batch, look, engine=engine)
+        frames.append(scorer.frame())
+        if progress is not None:
+            progress(len(batch))
+    per_prompt = pd.concat(frames, ignore_index=True)
+    per_prompt.insert(0, "model", model.name)
+    return HeadScores(summarise(per_prompt, confidence=confidence, seed=seed), per_prompt)
+
+
+def score_pattern(
+    pattern: Pattern, prompts: Sequence[Prompt], roles: Roles, seed: int = 0
+) -> pd.DataFrame:
+    """Per-prompt scores of one layer's pattern (layer 0 in the table): for patterns made by hand."""
+    scorer = BatchScorer(prompts, roles, seed)
+    scorer.look(0, pattern)
+    return scorer.frame()
+
+
+class BatchScorer:
+    """Scores of one batch of prompts, layer by layer.
+
+    What to ask of a pattern depends on prompts, roles and mask, not on the layer: it is worked out
+    once for each mask (a hybrid model has two).
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], roles: Roles, seed: int) -> None:
+        self.prompts, self.roles, self.seed = prompts, roles, seed
+        self._targets: dict[int, tuple[IndexMask, BatchTargets]] = {}
+        self._layers: dict[int, tuple[str, dict[str, np.ndarray]]] = {}
+
+    def look(self, layer: int, pattern: Pattern) -> None:
+        """Score every head of one layer."""
+        longest = max(len(prompt.ids) for prompt in self.prompts)
+        if (pattern.mask.batch, pattern.mask.n_queries) != (len(self.prompts), longest):
+            raise InterpError(
+                f"layer {layer}: pattern of {pattern.mask.batch} prompts × {pattern.mask.n_queries} "
+                f"queries, expected {len(self.prompts)} × {longest}"
+            )
+        # The mask is kept beside its targets, so that its id cannot be given to another meanwhile.
+        key = id(pattern.mask)
+        if key not in self._targets:
+            fixed = [role for role in self.roles if isinstance(role, Role)]
+            targets = BatchTargets(self.prompts, fixed, pattern.mask, self.seed)
+            self._targets[key] = (pattern.mask, targets)
+        fixed_scores = iter(self._targets[key][1].score(pattern))
+        scores = [
+            next(fixed_scores) if isinstance(role, Role) else _score_any(role, pattern, self)
+            for role in self.roles
+        ]
+        stacked = {name: np.stack([score[name] for score in scores]) for name in MEASURES}
+        self._layers[layer] = (pattern.path, stacked)
+
+    def frame(self) -> pd.DataFrame:
+        """A row per layer, head, role and prompt."""
+        frames = []
+        for layer, (path, scores) in sorted(self._layers.items()):
+            n_roles, n_prompts, n_heads = scores["mass"].shape
+            role, prompt, head = np.indices(scores["mass"].shape).reshape(3, -1)
+            names = np.array([one.name for one in self.roles])
+            absent = np.array([one.absent for one in self.roles])
+            frame = pd.DataFrame({"layer": layer, "head": head, "role": names[role]})
+            frame["prompt"] = np.array([one.name for one in self.prompts])[prompt]
+            for name in MEASURES:
+                frame[name] = scores[name].ravel()
+            frame["n_queries"] = frame.n_queries.astype("int64")
+            frame["position"] = frame.position.astype("Int64")
+            frame["undefined_reason"] = pd.Series(absent[role]).where(frame.n_queries == 0, None)
+            frame["attention_path"] = path
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+
+class BatchTargets:
+    """The targets of fixed roles on one batch under one mask, ready to be asked of any layer.
+
+    A *pair* is one (query, key) target; a *row* is one scored query of one role and prompt; a
+    *group* is one role on one prompt. Index tensors lead from pairs to rows and rows to groups.
+    """
+
+    def __init__(
+        self, prompts: Sequence[Prompt], roles: Sequence[Role], mask: IndexMask, seed: int
+    ) -> None:
+        self.n_roles, self.n_prompts, n = len(roles), len(prompts), mask.n_queries
+        parts = [np.empty((0, 4), dtype=np.int64)]
+        for r, role in enumerate(roles):
+            for b, prompt in enumerate(prompts):
+                found = np.array(role.pairs(prompt), dtype=np.int64).reshape(-1, 2)
+                group = np.full((len(found), 1), r * len(prompts) + b)
+                parts.append(np.hstack([group, np.full_like(group, b), found]))
+        pairs = torch.from_numpy(np.vstack(parts)).to(mask.device)
+        group, batch, query, key = pairs.T
+        choice = mask.reachable[batch, query] > 1
+        group, batch, query, key = pairs[mask.allowed(batch, query, key) & choice].T
+
+        rows, self.row = (group * n + query).unique(return_inverse=True)
+        self.row_group, row_query = rows // n, rows % n
+        self.row_batch, self.row_query = self.row_group % len(prompts), row_query
+        targets = torch.bincount(self.row, minlength=len(rows))
+        self.row_chance = targets / mask.reachable[self.row_batch, row_query]
+        self.row_off_first = ~_any(key == 0, self.row, len(rows))
+
+        moved, kept = _moved(prompts, roles, group, batch, query, key, mask, seed)
+        self.moved_row = self.row[kept]
+        complete = torch.bincount(self.moved_row, minlength=len(rows)) == targets
+        self.row_null = complete & (targets > 0)
+        self.n_pairs, self.n_moved = len(key), int(kept.sum())
+        first = torch.zeros_like(row_query)
+        self.questions = Questions(
+            torch.cat([batch, batch[kept], self.row_batch]),
+            torch.cat([query, query[kept], row_query]),
+            torch.cat([key, moved[kept], first]),
+            mask.batch,
+            n,
+        )
+
+    def score(self, pattern: Pattern) -> list[dict[str, Float[np.ndarray, "prompt head"]]]:
+        """One layer's measures, a dictionary per role."""
+        weights = self.questions.ask(pattern).double()
+        mass, moved, first = weights.tensor_split(
+            [self.n_pairs, self.n_pairs + self.n_moved], dim=1
+        )
+        n_rows = len(self.row_group)
+        row_mass = _sums(mass, self.row, n_rows)
+        row_moved = _sums(moved, self.moved_row, n_rows)
+        off = 1 - first
+        learned = pattern.learned_sink()
+        if learned is not None:
+            row_learned = learned[self.row_batch, :, self.row_query].mT.double()
+            off = off - row_learned
+        each = torch.ones_like(row_mass)
+        chance = self.row_chance.expand_as(row_mass)
+        count = self._per_group(each)
+        off_count = self._per_group(each, self.row_off_first)
+        off_sum = self._per_group(off, self.row_off_first)
+        enough = off_sum >= LEAST_OFF_SINK * off_count.clamp(min=1)
+        measures = {
+            "mass": self._per_group(row_mass) / count,
+            "mass_off_sink": torch.where(
+                enough, self._per_group(row_mass, self.row_off_first) / off_sum, torch.nan
+            ),
+            "chance": self._per_group(chance) / count,
+            "null": self._per_group(row_moved, self.row_null) / self._per_group(each, self.row_null),
+            "learned_sink": torch.full_like(count, torch.nan)
+            if learned is None
+            else self._per_group(row_learned) / count,
+            "n_queries": count,
+            "position": torch.full_like(count, torch.nan),
+        }
+        shape = (pattern.n_heads, self.n_roles, self.n_prompts)
+        arrays = {name: t.reshape(shape).permute(1, 2, 0).cpu().numpy() for name, t in measures.items()}
+        return [{name: array[r] for name, array in arrays.items()} for r in range(self.n_roles)]
+
+    def _per_group(
+        self, rows: Float[Tensor, "head row"], keep: Tensor | None = None
+    ) -> Float[Tensor, "head group"]:
+        """Sums of rows over each role and prompt; 0 / 0 later makes an empty group undefined."""
+        group = self.row_group
+        if keep is not None:
+            rows, group = rows[:, keep], group[keep]
+        return _sums(rows, group, self.n_roles * self.n_prompts)
+
+
+def _moved(
+    prompts: Sequence[Prompt],
+    roles: Sequence[Role],
+    group: Tensor,
+    batch: Tensor,
+    query: Tensor,
+    key: Tensor,
+    mask: IndexMask,
+    seed: int,
+) -> tuple[Int[Tensor, " pair"], Tensor]:
+    """Wrong targets: each pair's moved key, and which of them are valid.
+
+    One shift for each role and prompt, drawn among those that leave the most pairs valid (half of the
+    best or more): a current-token target can only move back, a first-position target only forward.
+    """
+    n = mask.n_queries
+    code = (group * n + query) * n + key
+    moved, kept = key.clone(), torch.zeros_like(key, dtype=torch.bool)
+    shifts = [s for s in range(-LARGEST_SHIFT, LARGEST_SHIFT + 1) if s]
+    for number in group.unique().tolist():
+        members = (group == number).nonzero()[:, 0]
+        b, q, k = batch[members], query[members], key[members]
+        valid = []
+        for shift in shifts:
+            wrong = k + shift
+            inside = (wrong >= 0) & (wrong <= q)
+            wrong = wrong.clamp(min=0, max=n - 1)
+            target = torch.isin(code[members] + shift, code[members])
+            valid.append(inside & ~target & mask.allowed(b, q, wrong))
+        shares = np.array([v.double().mean().item() for v in valid])
+        good = np.flatnonzero((shares > 0) & (shares >= shares.max() / 2))
+        if not len(good):
+            continue
+        role, prompt = roles[number // len(prompts)], prompts[number % len(prompts)]
+        chosen = int(_generator(seed, role.name, prompt.name).choice(good))
+        moved[members] = k + shifts[chosen]
+        kept[members] = valid[chosen]
+    return moved, kept
+
+
+def _score_any(
+    role: AnySink, pattern: Pattern, scorer: BatchScorer
+) -> dict[str, Float[np.ndarray, "prompt head"]]:
+    """Find each head's most attended position on even queries, measure it on odd ones."""
+    mask = pattern.mask
+    n, device = mask.n_queries, mask.device
+    even = torch.arange(2, n, 2, device=device)
+    if len(even) > role.rows:
+        even = even[torch.linspace(0, len(even) - 1, role.rows, device=device).round().long()]
+    odd = torch.arange(n, device=device) % 2 == 1
+    measured = odd & (mask.reachable > 1)  # (batch, query)
+    if not len(even):
+        nothing = np.full((mask.batch, pattern.n_heads), np.nan)
+        return {name: nothing for name in MEASURES} | {"n_queries": np.zeros_like(nothing)}
+    seen = mask.block(even, torch.arange(n, device=device)).sum(2)  # (batch or 1, 1, key)
+    enough = seen >= role.viewers * seen.amax(-1, keepdim=True).clamp(min=1)
+    mean = pattern.received(even) / seen.clamp(min=1)
+    position = mean.masked_fill(~enough, -1.0).argmax(-1)  # (batch, head)
+
+    query = torch.arange(n, device=device)
+
+    def mass_on(key: Tensor) -> tuple[Tensor, Tensor]:
+        """Total weight of the measured queries after ``position`` on ``key``, and their number."""
+        batch = torch.arange(mask.batch, device=device)[:, None, None]
+        reach = mask.allowed(batch, query, key[..., None]) & (query > position[..., None])
+        chosen = (reach & measured[:, None]).expand(mask.batch, pattern.n_heads, n)
+        return (pattern.head_keys(key).double() * chosen).sum(-1), chosen
+
+    total, chosen = mass_on(position)
+    count = chosen.sum(-1).double()
+    shift = torch.tensor(
+        [_generator(scorer.seed, role.name, p.name).integers(1, LARGEST_SHIFT + 1) for p in scorer.prompts],
+        device=device,
+    )[:, None]
+    wrong_total, wrong_chosen = mass_on((position + shift).clamp(max=n - 1))
+    chance = chosen / mask.reachable.clamp(min=1)[:, None]
+    learned = pattern.learned_sink()
+    measures = {
+        "mass": total / count,
+        "mass_off_sink": torch.full_like(count, torch.nan),
+        "learned_sink": torch.full_like(count, torch.nan)
+        if learned is None
+        else (learned * chosen).sum(-1) / count,
+        "chance": chance.sum(-1) / count,
+        "null": wrong_total / wrong_chosen.sum(-1),
+        "n_queries": count,
+        "position": torch.where(count > 0, position.double(), torch.nan),
+    }
+    return {name: value.cpu().numpy() for name, value in measures.items()}
+
+
+def _generator(seed: int, role: str, prompt: str) -> np.random.Generator:
+    """A generator that depends on what is drawn for, not on the batch it is drawn in."""
+    return np.random.default_rng([seed, zlib.crc32(f"{role}/{prompt}".encode())])
+
+
+def _sums(values: Float[Tensor, "head item"], place: Tensor, n: int) -> Float[Tensor, "head place"]:
+    return values.new_zeros(values.shape[0], n).index_add_(1, place, values)
+
+
+def _any(flags: Tensor, place: Tensor, n: int) -> Tensor:
+    return torch.zeros(n, dtype=torch.long, device=flags.device).index_add_(0, place, flags.long()) > 0

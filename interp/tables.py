@@ -1,0 +1,122 @@
+"""The tables: their columns, what each means, and how they are written and read back.
+
+Layer and head are two integer columns. A number never travels alone: with the mass go its interval,
+chance, the null, the number of queries and prompts, and why it is undefined where it is (never 0, and
+never ranked first). Schemas are pandera's; a table that breaks its contract is not written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import pandera.pandas as pa
+
+from interp import stats
+
+KEYS = {
+    "model": pa.Column(str, description="name the model was loaded by"),
+    "layer": pa.Column(int, pa.Check.ge(0), description="layer, from 0"),
+    "head": pa.Column(int, pa.Check.ge(0), description="query head, from 0"),
+    "role": pa.Column(str, description="what the head was scored for: see interp/roles.py"),
+}
+SHARE = dict(checks=pa.Check.in_range(-1e-4, 1 + 1e-4), nullable=True)
+MASSES = {
+    "mass": pa.Column(float, **SHARE, description="attention mass on the role's targets"),
+    "mass_off_sink": pa.Column(
+        float, nullable=True, description="share of the attention off position 0 that is on targets"
+    ),
+    "learned_sink": pa.Column(float, **SHARE, description="mass on the model's learned sink"),
+    "chance": pa.Column(float, **SHARE, description="mass if uniform over the keys in reach"),
+    "null": pa.Column(float, **SHARE, description="mass on position-matched wrong targets"),
+}
+REASON = pa.Column(object, nullable=True, description="why the mass is undefined, where it is")
+PATH = pa.Column(str, description="fused, tiled (both exact) or transformer_lens (weights written)")
+
+PER_PROMPT = pa.DataFrameSchema(
+    KEYS
+    | {"prompt": pa.Column(str, description="name of the prompt")}
+    | MASSES
+    | {
+        "n_queries": pa.Column(int, pa.Check.ge(0), description="queries scored in this prompt"),
+        "position": pa.Column(
+            "Int64", nullable=True, description="sink_any: the position found in this prompt"
+        ),
+        "undefined_reason": REASON,
+        "attention_path": PATH,
+    },
+    strict=True,
+    unique=["model", "layer", "head", "role", "prompt"],
+    name="per_prompt",
+)
+
+SUMMARY = pa.DataFrameSchema(
+    KEYS
+    | {
+        "mass": MASSES["mass"],
+        "ci_low": pa.Column(float, **SHARE, description="bootstrap interval over prompts, low end"),
+        "ci_high": pa.Column(float, **SHARE, description="bootstrap interval over prompts, high end"),
+    }
+    | {name: MASSES[name] for name in ("chance", "null", "mass_off_sink", "learned_sink")}
+    | {
+        "p": pa.Column(float, **SHARE, description="mass above null: sign flips over prompts"),
+        "q": pa.Column(float, **SHARE, description="p with false discoveries over all heads held"),
+        "position": pa.Column(
+            "Int64", nullable=True, description="sink_any: the position found most often"
+        ),
+        "n_queries": pa.Column(int, pa.Check.ge(0), description="queries scored, all prompts"),
+        "n_prompts": pa.Column(int, pa.Check.ge(0), description="prompts with a defined mass"),
+        "n_undefined": pa.Column(int, pa.Check.ge(0), description="prompts without one"),
+        "undefined_reason": REASON,
+        "attention_path": PATH,
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "layer", "head", "role"],
+    name="summary",
+)
+
+
+def summarise(
+    per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
+    """Means over prompts with interval, null test and false-discovery control; best first by role.
+
+    Every prompt counts the same, however many queries it has; prompts without a defined mass are
+    counted in ``n_undefined`` and left out of the mean.
+    """
+    parts = []
+    for role, rows in per_prompt.groupby("role", sort=False):
+        # (prompt, head) arrays: one order of heads for all measures.
+        index = rows.set_index(["prompt", "model", "layer", "head"])
+        mass = index["mass"].unstack("prompt")
+        null = index["null"].unstack("prompt").reindex(mass.index)[mass.columns]
+        by_head = rows.groupby(["model", "layer", "head"])
+        means = by_head[["mass", "chance", "null", "mass_off_sink", "learned_sink"]].mean()
+        table = means.reindex(mass.index)
+        values = mass.to_numpy().T
+        table["ci_low"], table["ci_high"] = stats.bootstrap_interval(
+            values, confidence=confidence, seed=seed
+        )
+        table["p"] = stats.sign_flip_p(values - null.to_numpy().T, seed=seed)
+        table["q"] = stats.false_discovery_q(table["p"].to_numpy())
+        table["position"] = by_head["position"].agg(_most_frequent).astype("Int64")
+        table["n_queries"] = by_head["n_queries"].sum()
+        table["n_prompts"] = by_head["mass"].count()
+        table["n_undefined"] = by_head["mass"].size() - table["n_prompts"]
+        undefined = by_head["undefined_reason"].first()
+        table["undefined_reason"] = undefined.where(table["n_prompts"] == 0, None).astype(object)
+        table["attention_path"] = by_head["attention_path"].first()
+        table = table.reset_index()
+        table["role"] = role
+        order = ["mass", "model", "layer", "head"]
+        parts.append(table.sort_values(order, ascending=[False, True, True, True], na_position="last"))
+    summary = pd.concat(parts, ignore_index=True)[list(SUMMARY.columns)]
+    return SUMMARY.validate(summary)
+
+
+def _most_frequent(positions: pd.Series) -> float:
+    counts = positions.value_counts()
+    return float(counts.index[np.argmax(counts.to_numpy())]) if len(counts) else np.nan

@@ -1,0 +1,45 @@
+"""What all tests share: no network, few threads, tiny tokenizers, and one real pretrained model."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which reads it only once
+
+from pathlib import Path
+
+import pytest
+import smollm2
+import torch
+from tokenizers_ import word_tokenizer
+from transformers import PreTrainedTokenizerBase
+
+torch.set_num_threads(2)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "smollm2: needs the pretrained SmolLM2-135M-Instruct")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
+    """The word-level tokenizer, which adds nothing by itself. Don't change it."""
+    return word_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="session")
+def auto_bos_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
+    """The same tokenizer, but it puts a BOS first by itself, as LLaMA's does. Don't change it."""
+    return word_tokenizer(tmp_path_factory.mktemp("auto_bos_tokenizer"), template="<bos> $A")
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """A folder with the pretrained SmolLM2-135M-Instruct; the test is skipped where it can't be had.
+
+    In CI (environment variable `CI`) the test fails instead.
+    """
+    try:
+        return smollm2.folder()
+    except smollm2.Unavailable as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"SmolLM2 is needed in CI: {reason}")
+        pytest.skip(f"SmolLM2 can't be had: {reason}")
