@@ -1,4 +1,4 @@
-"""From what the user wrote to a checked config: the defaults, then `--config` files, then `key=value`.
+"""From what the user wrote to a checked config: defaults, then `--config` files, then `key=value`.
 
 The defaults are `configs/NAME.yaml` and the groups it chooses from, composed by Hydra; nothing else
 of Hydra is used: no working directory is changed, no folder written, no logging set up. Every value

@@ -180,7 +180,7 @@ def mask_function(
 
 
 def _refuse_nan(z: Tensor, mask: IndexMask, where: str) -> None:
-    if torch.isfinite(z).all():
+    if torch.isfinite(z.sum(dtype=torch.float32)):  # one pass; a sum hides no NaN
         return
     real = mask.real_queries[:, None, :, None]
     wrong = (~torch.isfinite(z) & real).nonzero()

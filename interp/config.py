@@ -11,11 +11,20 @@ the two together. Nothing here imports torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+import difflib
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
-RoleName = Literal[
+ROLE_NAMES = (
     "sink_first",
     "sink_bos",
     "sink_any",
@@ -24,8 +33,8 @@ RoleName = Literal[
     "duplicate_token",
     "induction",
     "induction_last",
-]
-ROLE_NAMES: tuple[RoleName, ...] = get_args(RoleName)
+)
+"""The built-in roles, which interp.roles defines."""
 
 
 def _as_tuple(value: object) -> object:
@@ -200,26 +209,41 @@ class ScoreConfig(RunConfig):
     )
 
 
+FirstK = Annotated[
+    PositiveInt,
+    Field(description="Positions that the role sink_first_k takes together, in tokens."),
+]
+
+
 class FindHeadsConfig(ScoreConfig):
     """All roles in one pass."""
 
-    roles: Annotated[tuple[RoleName, ...], Listed] = Field(
+    roles: Annotated[tuple[NonEmpty, ...], Listed] = Field(
         default=ROLE_NAMES,
         min_length=1,
-        description="What to look for.",
-        examples=["[induction,previous_token]"],
+        description=f"What to look for; by default all of {', '.join(ROLE_NAMES)}. Also: "
+        "sink_first_k, or FILE.py:NAME, a role of your own.",
+        examples=["induction", "[induction,my_roles.py:two_back]"],
     )
 
-    @model_validator(mode="after")
-    def _each_role_once(self) -> FindHeadsConfig:
-        twice = sorted({role for role in self.roles if self.roles.count(role) > 1})
-        if twice:
-            raise ValueError(f"roles names {', '.join(twice)} twice")
-        return self
+    first_k: FirstK = 4
+
+    @field_validator("roles")
+    @classmethod
+    def _each_there_once(cls, roles: tuple[str, ...]) -> tuple[str, ...]:
+        known = [*ROLE_NAMES, "sink_first_k"]
+        for role in roles:
+            if role not in known and ".py:" not in role:
+                near = difflib.get_close_matches(role, known, 1)
+                advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise ValueError(f"there is no role '{role}'; {advice}")
+            if roles.count(role) > 1:
+                raise ValueError(f"the role {role} is there twice")
+        return roles
 
 
 class SinkRate(Strict):
-    """The sink rate of Gu et al. (arXiv 2410.10781): share of heads whose sink score exceeds epsilon."""
+    """Sink rate of Gu et al. (2410.10781): share of heads whose sink score exceeds epsilon."""
 
     epsilon: float = Field(
         default=0.3,
@@ -241,9 +265,7 @@ class FindSinksConfig(ScoreConfig):
         description="Where the prompts come from.",
         examples=["repeated_random", "given"],
     )
-    first_k: PositiveInt = Field(
-        default=4, description="Also score the first k positions together, in tokens."
-    )
+    first_k: FirstK = 4
     sink_rate: SinkRate | None = Field(
         default=None,
         description="Also the sink rate of Gu et al.; null: not computed.",

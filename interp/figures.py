@@ -71,10 +71,8 @@ def _panel(axis, rows: pd.DataFrame, value: str, level: float, shape: tuple[int,
     return image
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write ``name.png`` and ``name.pdf``; without dates, so that the same table gives the same file."""
-    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write PNG or PDF by the path's ending; without dates, so that one table gives one file."""
+    undated = {"Software": None} if path.suffix == ".png" else {"CreationDate": None}
     with matplotlib.rc_context(STYLE):
-        figure.savefig(paths[0], metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
-    return paths
+        figure.savefig(path, metadata=undated)

@@ -36,21 +36,30 @@ class FolderLock:
         if not taken or not self._is_still_there():
             self._stream.close()
             raise InterpError(f"out: {folder} is in use by another run ({holder or 'just begun'})")
-        self._stream.truncate(0)
-        self._stream.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._stream.flush()
+        try:
+            self._stream.truncate(0)
+            self._stream.write(f"process {os.getpid()} on {socket.gethostname()}")
+            self._stream.flush()
+        except OSError:  # a full disk
+            self.release()
+            raise
 
     def release(self) -> None:
+        """Give the lock up and remove its file."""
         if os.name == "nt":  # an open file can't be removed there
-            self._stream.close()
+            self._close()
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
         else:  # removed while it is still held, so that nobody locks a file that is about to go
             self._path.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):  # a full disk: what could not be written
             self._stream.close()
 
     def _is_still_there(self) -> bool:
-        """Whether the file we locked is the one in the folder: its last holder may have removed it."""
+        """Whether our file is the one in the folder: its last holder may have removed it since."""
         try:
             return os.path.samestat(os.fstat(self._stream.fileno()), os.stat(self._path))
         except FileNotFoundError:

@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from interp.checkpoint_checks import check_config
 from interp.errors import InterpError
-from interp.loading import Source, check_config, load_tokenizer, read_checkpoint
+from interp.loading import Source, check_device, check_dtype, load_tokenizer, read_checkpoint
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -41,8 +42,6 @@ ALIASES: dict[str, str | Path] = {
     "pythia-410m": "EleutherAI/pythia-410m",
 }
 """Short names; they win over a folder of the same name (write "./gpt2" for the folder)."""
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Loadable = str | Path | PreTrainedModel | tuple[PreTrainedModel, PreTrainedTokenizerBase | None]
 
@@ -75,7 +74,7 @@ def load_model(
         InterpError: an unknown device or dtype or name, a model that is no decoder with attention,
             a damaged, incomplete or pickled checkpoint, a missing tokenizer.
     """
-    chosen_device, chosen_dtype = _check_device(device), _check_dtype(dtype)
+    chosen_device, chosen_dtype = check_device(device), check_dtype(dtype)
     if not isinstance(model, str | Path):
         wrapped = _wrap(model, tokenizer)
         asked_device = None if device == "auto" else chosen_device
@@ -89,7 +88,8 @@ def load_model(
         revision=revision,
         trust_remote_code=trust_remote_code,
     )
-    hf_model = read.hf_model.to(chosen_device or torch.device("cpu"))
+    hf_model = read.hf_model
+    hf_model.to(chosen_device or "cpu")  # type: ignore[arg-type]  # decorated by transformers
     return Model(hf_model, read.tokenizer, name, read.source, read.revision)
 
 
@@ -161,7 +161,7 @@ class Model:
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding: ids must be smaller. The tokenizer may know more or fewer."""
-        return self.hf_model.get_input_embeddings().weight.shape[0]
+        return self._embedding.weight.shape[0]
 
     @property
     def n_ctx(self) -> int | None:
@@ -171,12 +171,12 @@ class Model:
     @property
     def device(self) -> torch.device:
         """Where the embedding is, and where ids must go."""
-        return self.hf_model.get_input_embeddings().weight.device
+        return self._embedding.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the embedding."""
-        return self.hf_model.get_input_embeddings().weight.dtype
+        return self._embedding.weight.dtype
 
     @cached_property
     def weight_hash(self) -> str:
@@ -190,7 +190,7 @@ class Model:
         for name, tensor in sorted(_weights(self.hf_model), key=lambda item: item[0]):
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
             raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            digest.update(raw.numpy())
+            digest.update(raw.numpy().data)
         return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Model:
         """
         from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-        architecture = self._adapter.cfg.architecture  # refused here if there is no adapter
+        self._require_adapter()
         tensors = chain(self.hf_model.parameters(), self.hf_model.buffers())
         twin = copy.deepcopy(self.hf_model, {id(tensor): tensor for tensor in tensors}).eval()
         twin.set_attn_implementation("eager")  # or hook_pattern would never fire
@@ -259,31 +259,37 @@ class Model:
                 tokenizer = AutoTokenizer.from_pretrained(folder)
             return build_bridge_from_module(
                 twin,
-                architecture,
+                self.architecture,
                 hf_config=twin.config,
                 tokenizer=tokenizer,
                 model_name=self.name,
             )
 
+    @property
+    def _embedding(self) -> nn.Embedding:
+        return cast(nn.Embedding, self.hf_model.get_input_embeddings())
+
     @cached_property
     def _adapter(self) -> ArchitectureAdapter:
         """TransformerLens' map of this architecture."""
         from transformer_lens.factories.architecture_adapter_factory import (
-            SUPPORTED_ARCHITECTURES,
             ArchitectureAdapterFactory,
         )
-        from transformer_lens.model_bridge.sources._bridge_builder import (
-            build_bridge_config_from_hf,
+        from transformer_lens.model_bridge.sources import build_bridge_config_from_hf
+
+        self._require_adapter()
+        config = build_bridge_config_from_hf(
+            self.hf_model.config, self.architecture, self.name, self.dtype
         )
+        return ArchitectureAdapterFactory.select_architecture_adapter(config)
+
+    def _require_adapter(self) -> None:
+        from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 
         if self.architecture not in SUPPORTED_ARCHITECTURES:
             raise InterpError(
                 f"{self.name}: TransformerLens has no adapter for {self.architecture}"
             )
-        config = build_bridge_config_from_hf(
-            self.hf_model.config, self.architecture, self.name, self.dtype
-        )
-        return ArchitectureAdapterFactory.select_architecture_adapter(config)
 
     def __repr__(self) -> str:
         heads = f"{self.n_heads} query heads on {self.n_kv_heads} key-value heads of {self.d_head}"
@@ -332,7 +338,8 @@ def _wrap(model: Any, tokenizer: PreTrainedTokenizerBase | str | Path | None) ->
             "to work on token ids only"
         )
     revision = getattr(model.config, "_commit_hash", None)
-    return Model(model, load_tokenizer(tokenizer), name, "object", revision)
+    found = None if tokenizer is None else load_tokenizer(tokenizer)
+    return Model(model, found, name, "object", revision)
 
 
 def _check_unmoved(
@@ -346,35 +353,9 @@ def _check_unmoved(
     ):
         if asked is not None and asked != has:
             raise InterpError(
-                f"{what}: {model.name} is in memory with {has}, {asked} was asked for; {cure} first, "
-                f"or leave {what} out"
+                f"{what}: {asked} was asked for, but {model.name} is in memory with {has}: {cure} "
+                f"first, or leave {what} out"
             )
-
-
-def _check_dtype(dtype: str | None) -> torch.dtype | None:
-    if dtype is None:
-        return None
-    if dtype not in DTYPES:
-        raise InterpError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
-    return DTYPES[dtype]
-
-
-def _check_device(device: str | None) -> torch.device | None:
-    """The device by that name, refused here if this machine has none, before anything is read."""
-    if device is None:
-        return None
-    cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    mps = torch.backends.mps.is_available()
-    if device == "auto":
-        return torch.device("cuda" if cuda else "mps" if mps else "cpu")
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
-        raise InterpError(f"device: expected cpu, cuda, cuda:N, mps or auto, got {device!r}")
-    chosen = torch.device(device)
-    if (chosen.type == "cuda" and (chosen.index or 0) >= cuda) or (
-        chosen.type == "mps" and not mps
-    ):
-        raise InterpError(f"device: {device} is not available here; choose cpu or auto")
-    return chosen
 
 
 def _weights(hf_model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

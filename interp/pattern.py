@@ -137,10 +137,11 @@ class AttentionPattern(Pattern):
     def _weights(self, dot: Tensor, lse: Tensor, seen: Tensor) -> Tensor:
         """Weights from q · k, the rows' log-sum-exp, and what the mask lets them see.
 
-        An unseen key may score far above the log-sum-exp: chosen away, not multiplied by 0.
+        An unseen key may score far above the log-sum-exp: chosen away, not multiplied by 0. In place,
+        since ``dot`` is always fresh: this is where the time goes.
         """
-        weight = torch.exp(softcapped(dot * self.scale, self.softcap) - lse)
-        return torch.where(seen, weight, 0.0)
+        score = softcapped(dot.mul_(self.scale), self.softcap)
+        return score.sub_(lse).exp_().masked_fill_(~seen, 0.0)
 
     def pairs(
         self, batch: Int[Tensor, " pair"], query: Int[Tensor, " pair"], key: Int[Tensor, " pair"]
@@ -156,10 +157,8 @@ class AttentionPattern(Pattern):
         return torch.cat(parts, dim=1)
 
     def rows(self, index: Int[Tensor, " row"]) -> Float[Tensor, "batch head row key"]:
-        parts = []
-        for start in range(0, self.mask.n_keys, KEY_TILE):
-            stop = min(start + KEY_TILE, self.mask.n_keys)
-            parts.append(self._block(index, torch.arange(start, stop, device=index.device)))
+        tiles = range(0, self.mask.n_keys, KEY_TILE)
+        parts = [self._block(index, slice(i, min(i + KEY_TILE, self.mask.n_keys))) for i in tiles]
         return torch.cat(parts, dim=-1)
 
     def offset(self, distance: int) -> Float[Tensor, "batch head later_query"]:
@@ -171,17 +170,25 @@ class AttentionPattern(Pattern):
         return self._weights(dot, self.lse[:, :, distance:], self._seen_at(distance))
 
     def keys(self, index: Int[Tensor, " column"]) -> Float[Tensor, "batch head query column"]:
-        return self._block(torch.arange(self.mask.n_queries, device=index.device), index)
+        return self._block(slice(0, self.mask.n_queries), index)
 
-    def _block(self, queries: Tensor, keys: Tensor) -> Float[Tensor, "batch head query key"]:
-        """Chosen queries × chosen keys; nothing is multiplied where the mask hides all of it."""
-        seen = self.mask.block(queries, keys)
+    def _block(self, queries: slice | Tensor, keys: slice | Tensor) -> Tensor:
+        """(batch, head, query, key): chosen queries × chosen keys.
+
+        Nothing is multiplied where the mask hides all of it.
+        """
+        seen = self.mask.block(self._index(queries), self._index(keys))
         if not seen.any():
-            return self.lse.new_zeros(self.mask.batch, self.n_heads, len(queries), len(keys))
+            return self.lse.new_zeros(self.mask.batch, self.n_heads, *seen.shape[2:])
         query, key = self._wide(self.query[:, :, queries], self.key[:, :, keys])
         grouped = rearrange(query, "b (kv g) q d -> b kv (g q) d", g=self._groups)
         dot = rearrange(grouped @ key.mT, "b kv (g q) k -> b (kv g) q k", g=self._groups)
         return self._weights(dot, self.lse[:, :, queries, None], seen)
+
+    def _index(self, chosen: slice | Tensor) -> Tensor:
+        if isinstance(chosen, Tensor):
+            return chosen
+        return torch.arange(chosen.start, chosen.stop, device=self.mask.device)
 
     def head_keys(self, index: Int[Tensor, "batch head"]) -> Float[Tensor, "batch head query"]:
         batch = torch.arange(self.mask.batch, device=index.device)[:, None]

@@ -38,6 +38,7 @@ from interp.tokens import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from interp.config import Text
     from interp.model import Model
 
 
@@ -166,6 +167,22 @@ def given_prompts(
     return prompts
 
 
+def source_text(source: Text) -> tuple[str, str]:
+    """(name, text) of the plain text that a config asks for."""
+    if source.source == "file":
+        assert source.path is not None
+        return source.path, read_text(source.path)
+    if source.source == "dataset":
+        assert source.dataset is not None
+        return source.dataset, dataset_text(source.dataset, source.split, source.column)
+    return "python_docs", python_docs()
+
+
+def text_hash(text: str) -> str:
+    """sha256 of a text in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def python_docs() -> str:
     """Python's own documentation of its topics (``pydoc_data.topics``), as one text."""
     from pydoc_data.topics import topics
@@ -219,5 +236,4 @@ def describe_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
 
 def prompt_hash(prompts: Sequence[Prompt]) -> str:
     """sha256 of the token ids of all prompts, in order."""
-    ids = json.dumps([prompt.ids for prompt in prompts], separators=(",", ":"))
-    return hashlib.sha256(ids.encode()).hexdigest()
+    return text_hash(json.dumps([prompt.ids for prompt in prompts], separators=(",", ":")))

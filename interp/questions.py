@@ -14,7 +14,10 @@ All three give the same weights as :meth:`Pattern.pairs`; a test holds them to i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -51,12 +54,20 @@ class Questions:
         self.n_prompts, self.n_tokens = n_prompts, n_tokens
         enough = WORTH_READING * n_prompts
         left = torch.ones(len(unique), dtype=torch.bool, device=unique.device)
-        self._columns = self._claim(left, self.key, lambda key: enough * (n_tokens - key))
+        self._columns = [
+            (key, members, self.batch[members] * n_tokens + self.query[members])
+            for key, members in self._claim(left, self.key, lambda key: enough * (n_tokens - key))
+        ]
         distance = self.query - self.key
-        self._diagonals = self._claim(left, distance, lambda gap: enough * (n_tokens - gap))
+        self._diagonals = [
+            (gap, members, self.batch[members] * (n_tokens - gap) + self.key[members])
+            for gap, members in self._claim(left, distance, lambda gap: enough * (n_tokens - gap))
+        ]
         self._rest = left.nonzero()[:, 0]
 
-    def _claim(self, left: Tensor, group: Tensor, needed) -> list[tuple[int, Tensor]]:
+    def _claim(
+        self, left: Tensor, group: Tensor, needed: Callable[[Tensor], Tensor]
+    ) -> list[tuple[int, Tensor]]:
         """(value of ``group``, indices of its triples) for groups worth reading whole."""
         counts = torch.bincount(group[left], minlength=self.n_tokens)
         values = torch.arange(len(counts), device=counts.device)
@@ -70,23 +81,20 @@ class Questions:
     def ask(self, pattern: Pattern) -> Float[Tensor, "head pair"]:
         """The weights, in the order the triples were given."""
         if isinstance(pattern, DensePattern):
-            found = pattern.pairs(self.batch, self.query, self.key)
-            return found[:, self._copies]
+            return pattern.pairs(self.batch, self.query, self.key)[:, self._copies]
         found = torch.empty(
             pattern.n_heads, len(self.key), dtype=pattern.lse.dtype, device=self.key.device
         )
         if self._columns:
-            keys = torch.tensor([key for key, _ in self._columns], device=self.key.device)
-            columns = pattern.keys(keys)
-            for place, (_, members) in enumerate(self._columns):
-                whole = columns[..., place]
-                found[:, members] = whole[self.batch[members], :, self.query[members]].mT
-        for distance, members in self._diagonals:
-            whole = pattern.offset(distance)
-            place = self.query[members] - distance
-            found[:, members] = whole[self.batch[members], :, place].mT
+            keys = torch.tensor([key for key, _, _ in self._columns], device=self.key.device)
+            columns = rearrange(pattern.keys(keys), "batch head q column -> column head (batch q)")
+            for column, (_, members, place) in zip(columns, self._columns, strict=True):
+                found.index_copy_(1, members, column.index_select(1, place))
+        for distance, members, place in self._diagonals:
+            diagonal = rearrange(pattern.offset(distance), "batch head q -> head (batch q)")
+            found.index_copy_(1, members, diagonal.index_select(1, place))
         self._fill_rest(pattern, found)
-        return found[:, self._copies]
+        return found.index_select(1, self._copies)
 
     def _fill_rest(self, pattern: Pattern, found: Tensor) -> None:
         rest = self._rest

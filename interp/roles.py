@@ -29,11 +29,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from interp.errors import InterpError
-from interp.prompts import Prompt
 
-Targets = Callable[[Prompt], Iterable[tuple[int, int]]]
+if TYPE_CHECKING:
+    from interp.prompts import Prompt
+
+Targets = Callable[["Prompt"], Iterable[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class AnySink:
     """
 
     name: str = "sink_any"
-    rows: int = 128
+    rows: int = 64
     viewers: float = 0.25
     absent: str = "prompt too short to find a position on one half and measure it on the other"
 

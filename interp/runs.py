@@ -1,37 +1,35 @@
-"""A run owns its folder: files written whole, a log, the config, and a manifest that says how it ended.
+"""A run owns its folder: whole files, a log, the config, and a manifest that says how it ended.
 
     with open_run("runs/first", "find_sinks", config) as folder:
         folder.record(model=model.describe(), checks=checks)
-        folder.write("table.csv", table.to_csv(index=False).encode())
+        folder.write("table.csv", table.to_csv(index=False))
         folder.log.info("scored %d heads", len(table))
 
-The manifest says `running` from the first moment, `done` or `failed` in the end. A run that stops
-with an `InterpError` takes its folder away again; one that is interrupted, or finds the disk full,
-keeps what it has finished. A lock that ends with the process keeps a second run out. A run that
-`overwrite` replaces is put aside and only deleted when its successor is done.
+The manifest says `running` from the first moment, `done` or `failed` in the end; a killed run stays
+`running`. A run that stops with an `InterpError` takes away all it wrote; one that is interrupted,
+or finds the disk full, keeps what it has finished. A lock that ends with the process keeps a second
+run out. A run that `overwrite` replaces is put aside, and deleted when its successor is done.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import logging
-import math
 import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pydantic import BaseModel
 
-from interp import strict_yaml
+from interp import files, strict_yaml
 from interp.environment import describe_environment, peak_memory
 from interp.errors import InterpError
 from interp.lock import FolderLock
@@ -39,10 +37,9 @@ from interp.lock import FolderLock
 MANIFEST = "manifest.json"
 LOG = "log.txt"
 CONFIG = "config.yaml"
-_TEMPORARY = ".tmp-"
+KEPT_NOTE = "run folder: "
+"""How the note begins that an exception takes along if it has left a run's folder behind."""
 _ASIDE = ".replaced-"
-
-Content = bytes | str | Callable[[Path], object]
 
 
 def open_run(
@@ -58,25 +55,24 @@ def open_run(
     Args:
         out: the folder; None for runs/NAME/ and the time in UTC.
         name: the experiment.
-        config: what is run, saved as config.yaml and in the manifest.
-        overwrite: replace the run that is in `out`; any other folder that is not empty is refused.
+        config: what is run; saved as config.yaml and in the manifest.
+        overwrite: replace the run that is in `out`; a folder that holds anything else is refused.
         command: the command line, for the manifest; this process's if None.
 
     Raises:
         InterpError: the folder can't be made or written, is in use, or holds something already.
     """
+    root = Path(out).expanduser() if out is not None else _fresh(name)
+    if "\0" in str(root):
+        raise InterpError("out: a path can't hold a null byte")
+    made: list[Path] = []
     try:
-        root, made = _make(Path(out).expanduser() if out is not None else None, name)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        reason = getattr(error, "strerror", None) or error
-        raise InterpError(f"out: cannot make the folder {out or 'runs'}: {reason}") from error
-    try:
-        return RunFolder(root, made, name, config, overwrite, command)
-    except BaseException as error:
-        _remove_made(made)
-        if isinstance(error, OSError):
-            raise InterpError(f"out: cannot write in {root}: {error.strerror}") from error
-        raise
+        _make(root, made)
+        return RunFolder(root, made, name, config, overwrite=overwrite, command=command)
+    except OSError as error:
+        raise InterpError(f"out: cannot write in {root}: {error.strerror or error}") from error
+    finally:
+        _remove_empty(made)  # a folder in which a run has begun is not empty
 
 
 class RunFolder:
@@ -95,17 +91,15 @@ class RunFolder:
         made: Sequence[Path],
         name: str,
         config: BaseModel,
+        *,
         overwrite: bool,
         command: Sequence[str] | None,
     ) -> None:
-        self.root, self.name, self._made = root, name, made
-        self._lock = FolderLock(root)
-        try:
-            self._aside = _put_aside(root, overwrite)
-            self.log, self._log_file = _open_log(root / LOG, name)
-        except BaseException:
-            self._lock.release()
-            raise
+        self.root, self.name = root, name
+        self.log = logging.Logger(name, logging.INFO)  # not in logging's registry, which is global
+        self._log_file = _LogFile(root / LOG)
+        self._made, self._aside = made, root / f"{_ASIDE}{secrets.token_hex(4)}"
+        self._written: set[str] = set()  # top-level names; nothing else is ever taken away
         resolved = config.model_dump(mode="json")
         self.manifest: dict[str, Any] = {
             "tool": "interp",
@@ -114,23 +108,26 @@ class RunFolder:
             "error": None,
             "started": _now(),
             "finished": None,
-            "folder": str(root.resolve()),
             "command": list(sys.argv if command is None else command),
-            "process": os.getpid(),
             "seed": resolved.get("seed"),
             "threads": resolved.get("threads"),
             "config": resolved,
             "environment": describe_environment(),
         }
+        self._lock = FolderLock(root)
         try:
+            self._put_aside(_held(root, overwrite))
+            self._written.add(LOG)
+            self.log.addHandler(self._log_file)
+            self.log.info("%s begins", name)
             self.write(CONFIG, f"# {name}\n{strict_yaml.dump(resolved)}")
-            self._write_manifest()
+            self.record()
         except BaseException:
             self._discard()
             raise
 
     def path(self, name: str) -> Path:
-        """The path of a file in the folder; subfolders in it are made.
+        """The path of a file (or folder) of this run; the subfolders it is in are made.
 
         Raises:
             ValueError: the name leads out of the folder.
@@ -139,19 +136,20 @@ class RunFolder:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"{name!r} leads out of the run folder")
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._written.add(Path(name).parts[0])
         return path
 
-    def write(self, name: str, content: Content) -> Path:
-        """Write a file of the folder, whole or not at all; see `atomic_write`."""
-        return atomic_write(self.path(name), content)
+    def write(self, name: str, content: files.Content) -> Path:
+        """Write a file of this run, whole or not at all; see `interp.files.atomic_write`."""
+        return files.atomic_write(self.path(name), content)
 
     def record(self, **sections: Any) -> None:
         """Add sections to the manifest (model, prompts, checks, attention, …) and write it.
 
-        NaN and infinities become null, for strict JSON has none.
+        NaN and infinities become null: strict JSON has neither.
         """
-        self.manifest |= {name: plain(section) for name, section in sections.items()}
-        self._write_manifest()
+        self.manifest |= {name: files.plain(section) for name, section in sections.items()}
+        self.write(MANIFEST, files.strict_json(self.manifest))
 
     def __enter__(self) -> RunFolder:
         return self
@@ -162,191 +160,143 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        passing = isinstance(error, KeyboardInterrupt | BrokenPipeError) or is_full(error)
-        if isinstance(error, InterpError) or (passing and not any(self._results())):
+        outside = isinstance(error, KeyboardInterrupt | BrokenPipeError) or files.is_full(error)
+        if isinstance(error, InterpError) or (outside and not any(self._results())):
             self._discard()
             return
         try:
-            if error is not None:
-                with suppress(OSError):  # the disk may be full: the error itself is what counts
-                    self.log.error("failed", exc_info=error)
-                    self._finish("failed", repr(error))
-            else:
+            if error is None:
+                self.log.info("%s is done", self.name)
                 self._finish("done", None)
+            else:
+                with suppress(OSError):  # a full disk: what counts is the error that comes first
+                    self.log.error("%s failed", self.name, exc_info=error)
+                    self._finish("failed", repr(error))
+                error.add_note(f"{KEPT_NOTE}{self.root}")
         finally:
             self._close()
-        if error is None and self._aside is not None:
+        if error is None:
             shutil.rmtree(self._aside, ignore_errors=True)
 
     def _finish(self, status: str, error: str | None) -> None:
-        self.manifest |= {
-            "status": status,
-            "error": error,
-            "finished": _now(),
-            "peak_memory_bytes": peak_memory(),
-            "files": {
+        paths = [self.root / CONFIG, *self._results()]
+        self.record(
+            status=status,
+            error=error,
+            finished=_now(),
+            peak_memory_bytes=peak_memory(),
+            files={
                 path.relative_to(self.root).as_posix(): {
-                    "sha256": _sha256(path),
+                    "sha256": files.sha256(path),
                     "bytes": path.stat().st_size,
                 }
-                for path in self._results(CONFIG)
+                for path in paths
             },
-        }
-        self._write_manifest()
+        )
 
-    def _results(self, *more: str) -> Iterator[Path]:
+    def _results(self) -> Iterator[Path]:
         """The files that the experiment wrote, in order of name."""
-        ours = {MANIFEST, LOG, CONFIG} - set(more)
-        for path in sorted(self.root.rglob("*")):
-            inner = path.relative_to(self.root)
-            if path.is_file() and not inner.parts[0].startswith(".") and str(inner) not in ours:
-                yield path
-
-    def _write_manifest(self) -> None:
-        text = json.dumps(self.manifest, indent=2, ensure_ascii=False, allow_nan=False)
-        self.write(MANIFEST, text + "\n")
+        for name in sorted(self._written - {MANIFEST, LOG, CONFIG}):
+            top = self.root / name
+            found = sorted(top.rglob("*")) if top.is_dir() else [top]
+            yield from (path for path in found if path.is_file())
 
     def _close(self) -> None:
-        with suppress(OSError):  # a full disk: the last lines of the log
+        with suppress(OSError):  # a full disk: the log's last lines
             self._log_file.close()
         self._lock.release()
 
     def _discard(self) -> None:
-        """Take away all that this run wrote, and put back what it was to replace."""
+        """Take away what this run wrote and nothing else, and put back what it was to replace."""
         self._close()
-        for path in self.root.iterdir():
-            if path != self._aside:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        if self._aside is not None:
-            for path in self._aside.iterdir():
+        for path in (self.root / name for name in self._written):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        if self._aside.exists():
+            for path in [*self._aside.iterdir()]:
                 path.rename(self.root / path.name)
             self._aside.rmdir()
-        _remove_made(self._made)
+        _remove_empty(self._made)
+
+    def _put_aside(self, held: Sequence[Path]) -> None:
+        """Move what is in the folder into a subfolder, from where `_discard` puts it back."""
+        if held:
+            self._aside.mkdir()
+        for path in held:
+            path.rename(self._aside / path.name)
 
 
-# --- files ---------------------------------------------------------------------------------------
+class _LogFile(logging.FileHandler):
+    """A log whose write errors are errors; logging itself would print a traceback and go on."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
+        formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        formatter.converter = time.gmtime
+        self.setFormatter(formatter)
 
-def atomic_write(path: Path, content: Content) -> Path:
-    """Write a file whole or not at all: to a temporary neighbour first, which then takes its place.
-
-    Args:
-        path: the file; one that is there is replaced.
-        content: bytes, text (UTF-8), or a function that writes to the path it is given. That path
-            has the same ending, which some writers go by.
-
-    Raises:
-        OSError: it can't be written; the old file, if any, is untouched.
-    """
-    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(4)}-{path.name}")
-    try:
-        if callable(content):
-            content(temporary)
-        else:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        with temporary.open("rb+") as stream:
-            os.fsync(stream.fileno())  # or a power cut could leave the new name on an empty file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
-
-
-def is_full(error: BaseException | None) -> bool:
-    """Whether the error says that the disk is full, or the user's share of it."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def plain(value: Any) -> Any:
-    """A value as strict JSON knows it: NaN and infinities become None, tuples lists, paths text.
-
-    Raises:
-        TypeError: there is no such form.
-    """
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if hasattr(value, "tolist"):  # numpy and torch, without importing them
-        return plain(value.tolist())
-    raise TypeError(f"a manifest can't hold {type(value).__name__}: {value!r}")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        if error is not None:
+            raise error
 
 
 # --- the folder ----------------------------------------------------------------------------------
 
 
-def _make(out: Path | None, name: str) -> tuple[Path, list[Path]]:
-    """Make the folder; with it those that were made on the way, outermost first."""
-    if out is None:
-        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H-%M-%SZ")
-        out = Path("runs") / name / stamp
-        tries = 1
-        while out.exists():  # two runs in one second
-            tries += 1
-            out = out.with_name(f"{stamp}-{tries}")
-    made: list[Path] = []
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _fresh(name: str) -> Path:
+    """A folder that is not there yet: runs/NAME/ and the time."""
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    out = Path("runs") / name / stamp
+    number = 1
+    while out.exists():  # two runs in one second
+        number += 1
+        out = out.with_name(f"{stamp}-{number}")
+    return out
+
+
+def _make(out: Path, made: list[Path]) -> None:
+    """Make the folder; adds to `made` what was not there, outermost first."""
     for folder in [*reversed(out.parents), out]:
-        if folder.exists() and not folder.is_dir():
-            _remove_made(made)
+        if folder.is_dir():
+            continue
+        if folder.exists():
             raise InterpError(f"out: {folder} is a file, not a folder")
-        if not folder.exists():
-            try:
-                folder.mkdir(exist_ok=True)
-            except OSError:
-                _remove_made(made)
-                raise
-            made.append(folder)
-    return out, made
+        folder.mkdir(exist_ok=True)
+        made.append(folder)
 
 
-def _remove_made(made: Sequence[Path]) -> None:
+def _remove_empty(made: Sequence[Path]) -> None:
     """Remove the folders that this run made, as far as they are empty."""
     for folder in reversed(made):
         with suppress(OSError):
             folder.rmdir()
 
 
-def _put_aside(root: Path, overwrite: bool) -> Path | None:
-    """Make room: move the run that is there into a folder beside the new one's files.
+def _held(root: Path, overwrite: bool) -> list[Path]:
+    """What is in the folder already: nothing, or a run that is to be replaced.
 
     Raises:
-        InterpError: the folder holds a run and `overwrite` was not asked for, or no run of ours.
+        InterpError: the folder holds a run and `overwrite` is false, or anything that is no run.
     """
     held = [path for path in root.iterdir() if path.name != FolderLock.FILE]
-    if not held:
-        return None
     status = _status_of(root)
-    if status is None:
+    if held and status is None:
         raise InterpError(f"out: {root} is not empty and holds no run; choose another folder")
-    if not overwrite:
+    if held and not overwrite:
         which = "a finished run" if status == "done" else "an unfinished run"
         raise InterpError(f"out: {root} holds {which}; overwrite=true replaces it")
-    aside = root / f"{_ASIDE}{secrets.token_hex(4)}"
-    aside.mkdir()
-    for path in held:
-        path.rename(aside / path.name)
-    return aside
+    return held
 
 
 def _status_of(root: Path) -> str | None:
-    """The status of the run in a folder; None if there is none."""
+    """The status of the run in a folder; None if there is no run of ours."""
     try:
         manifest = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -354,20 +304,3 @@ def _status_of(root: Path) -> str | None:
     if not isinstance(manifest, dict) or manifest.get("tool") != "interp":
         return None
     return str(manifest.get("status"))
-
-
-class _LogFile(logging.FileHandler):
-    """A log file whose write errors are errors (logging would print a traceback and go on)."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        raise
-
-
-def _open_log(path: Path, name: str) -> tuple[logging.Logger, logging.Handler]:
-    handler = _LogFile(path, encoding="utf-8")
-    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = __import__("time").gmtime
-    handler.setFormatter(formatter)
-    log = logging.Logger(name, logging.INFO)  # not in logging's registry: nobody else's
-    log.addHandler(handler)
-    return log, handler

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.capture import attention_path, batches, capture
+from interp.forward import attention_path, batches, capture
 from interp.errors import InterpError
 from interp.kernels import Engine
 from interp.masks import IndexMask
@@ -98,7 +98,7 @@ def score_heads(
         progress: called with the number of prompts done after each batch.
 
     Raises:
-        InterpError: no prompts or roles, or whatever :func:`interp.capture.capture` refuses.
+        InterpError: no prompts or roles, or whatever :func:`interp.forward.capture` refuses.
     """
     if not prompts or not roles:
         raise InterpError(f"nothing to score: {len(prompts)} prompts, {len(roles)} roles")
@@ -179,7 +179,7 @@ class BatchScorer:
                 frame[name] = scores[name].ravel()
             frame["n_queries"] = frame.n_queries.astype("int64")
             frame["position"] = frame.position.astype("Int64")
-            frame["undefined_reason"] = pd.Series(absent[role]).where(frame.n_queries == 0, None)
+            frame["undefined_reason"] = pd.Series(absent[role]).where(frame.n_queries == 0)
             frame["attention_path"] = path
             frames.append(frame)
         return pd.concat(frames, ignore_index=True)
@@ -216,8 +216,7 @@ class BatchTargets:
 
         moved, kept = _moved(prompts, roles, group, batch, query, key, mask, seed)
         self.moved_row = self.row[kept]
-        complete = torch.bincount(self.moved_row, minlength=len(rows)) == targets
-        self.row_null = complete & (targets > 0)
+        self.row_null = _any(kept, self.row, len(rows))
         self.n_pairs, self.n_moved = len(key), int(kept.sum())
         first = torch.zeros_like(row_query)
         self.questions = Questions(
@@ -285,10 +284,11 @@ def _moved(
     mask: IndexMask,
     seed: int,
 ) -> tuple[Int[Tensor, " pair"], Tensor]:
-    """Wrong targets: each pair's moved key, and which of them are valid.
+    """Wrong targets: each pair's moved key, and which to keep: all of a query's, or none.
 
-    One shift for each role and prompt, drawn among those that leave the most pairs valid (half of the
-    best or more): a current-token target can only move back, a first-position target only forward.
+    One shift for each role and prompt, drawn among those that leave the most queries all their
+    wrong targets (half of the best or more): a current-token target can only move back, a
+    first-position target only forward.
     """
     n = mask.n_queries
     code = (group * n + query) * n + key
@@ -297,13 +297,15 @@ def _moved(
     for number in group.unique().tolist():
         members = (group == number).nonzero()[:, 0]
         b, q, k = batch[members], query[members], key[members]
+        row = q.unique(return_inverse=True)[1]
+        n_rows = int(row.max()) + 1
         valid = []
         for shift in shifts:
             wrong = k + shift
             inside = (wrong >= 0) & (wrong <= q)
-            wrong = wrong.clamp(min=0, max=n - 1)
             target = torch.isin(code[members] + shift, code[members])
-            valid.append(inside & ~target & mask.allowed(b, q, wrong))
+            right = inside & ~target & mask.allowed(b, q, wrong.clamp(min=0, max=n - 1))
+            valid.append(~_any(~right, row, n_rows)[row])
         shares = np.array([v.double().mean().item() for v in valid])
         good = np.flatnonzero((shares > 0) & (shares >= shares.max() / 2))
         if not len(good):
@@ -321,14 +323,14 @@ def _score_any(
     """Find each head's most attended position on even queries, measure it on odd ones."""
     mask = pattern.mask
     n, device = mask.n_queries, mask.device
+    if n < 3:
+        nothing = np.full((mask.batch, pattern.n_heads), np.nan)
+        return dict.fromkeys(MEASURES, nothing) | {"n_queries": np.zeros_like(nothing)}
     even = torch.arange(2, n, 2, device=device)
     if len(even) > role.rows:
         even = even[torch.linspace(0, len(even) - 1, role.rows, device=device).round().long()]
     odd = torch.arange(n, device=device) % 2 == 1
     measured = odd & (mask.reachable > 1)  # (batch, query)
-    if not len(even):
-        nothing = np.full((mask.batch, pattern.n_heads), np.nan)
-        return {name: nothing for name in MEASURES} | {"n_queries": np.zeros_like(nothing)}
     seen = mask.block(even, torch.arange(n, device=device)).sum(2)  # (batch or 1, 1, key)
     enough = seen >= role.viewers * seen.amax(-1, keepdim=True).clamp(min=1)
     mean = pattern.received(even) / seen.clamp(min=1)

@@ -54,10 +54,10 @@ def bootstrap_interval(
 def sign_flip_p(
     differences: Float[np.ndarray, "prompt column"], *, seed: int = 0
 ) -> Float[np.ndarray, " column"]:
-    """One-sided p that each column's mean is above 0, by flipping the signs of prompts."""
+    """One-sided p that each column's mean is above 0, by flipping signs; NaN below two prompts."""
     p = np.full(differences.shape[1], np.nan)
     for rows, columns in _complete_blocks(differences):
-        if not len(rows):
+        if len(rows) < 2:
             continue
         block = differences[np.ix_(rows, columns)]
         p[columns] = scipy_stats.permutation_test(

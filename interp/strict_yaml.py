@@ -1,8 +1,8 @@
 """YAML without surprises, read and written.
 
 Plain YAML readers take `on` and `no` for booleans, `10:30` for 630, `010` for 8 and `1e-4` for
-text, and keep the last of two equal keys. Here only `true`/`false` are booleans, numbers are decimal
-with a point, a key given twice is refused, and what `dump` writes `load` gives back unchanged.
+text, and keep the last of two equal keys. Here only `true`/`false` are booleans, numbers are
+decimal with a point, a key given twice is refused, and what `dump` writes `load` gives back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -30,9 +30,9 @@ _SCALARS = {
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalars above and no key twice."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as PyYAML declares it)
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read here", mark)

@@ -8,13 +8,13 @@ never ranked first). Schemas are pandera's; a table that breaks its contract is 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 import pandera.pandas as pa
 
 from interp import stats
+from interp.errors import InterpError
 
 KEYS = {
     "model": pa.Column(str, description="name the model was loaded by"),
@@ -32,7 +32,7 @@ MASSES = {
     "chance": pa.Column(float, **SHARE, description="mass if uniform over the keys in reach"),
     "null": pa.Column(float, **SHARE, description="mass on position-matched wrong targets"),
 }
-REASON = pa.Column(object, nullable=True, description="why the mass is undefined, where it is")
+REASON = pa.Column(str, nullable=True, description="why the mass is undefined, where it is")
 PATH = pa.Column(str, description="fused, tiled (both exact) or transformer_lens (weights written)")
 
 PER_PROMPT = pa.DataFrameSchema(
@@ -79,6 +79,104 @@ SUMMARY = pa.DataFrameSchema(
 )
 
 
+ROW = pa.DataFrameSchema(
+    {
+        "model": KEYS["model"],
+        "layer": KEYS["layer"],
+        "head": KEYS["head"],
+        "query": pa.Column(int, pa.Check.ge(0), description="position of the query token"),
+        "query_token": pa.Column(str, description="its text"),
+        "key": pa.Column(int, pa.Check.ge(0), description="position of the token looked at"),
+        "key_token": pa.Column(str, description="its text"),
+        "weight": pa.Column(float, pa.Check.in_range(0, 1 + 1e-4), description="attention weight"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["query", "key"],
+    name="row",
+)
+
+SCHEMAS = {schema.name: schema for schema in (PER_PROMPT, SUMMARY, ROW)}
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    """Write a table that keeps its contract, as CSV or Parquet by the path's ending.
+
+    Numbers are written so that they read back as the same floats; undefined is an empty field.
+    """
+    table = schema_of(table).validate(table)
+    if path.suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    else:
+        table.to_csv(path, index=False, lineterminator="\n")
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Read a table back as it was written: tokens such as "NA" or "1e5" stay text.
+
+    Raises:
+        InterpError: no such file, or its columns are those of no table of ours.
+    """
+    try:
+        if path.suffix == ".parquet":
+            table = pd.read_parquet(path)
+        else:
+            columns = pd.read_csv(path, nrows=0).columns
+            schema = schema_of(columns)
+            text = [name for name in columns if _is_text(schema.columns[name])]
+            table = pd.read_csv(
+                path,
+                dtype=dict.fromkeys(text, "str"),
+                keep_default_na=False,
+                na_values={name: [""] for name in columns if name not in _TOKENS},
+            )
+    except FileNotFoundError:
+        raise InterpError(f"no table {path}") from None
+    schema = schema_of(table)
+    for name, column in schema.columns.items():
+        if str(column.dtype) == "Int64":
+            table[name] = table[name].astype("Int64")
+        elif column.dtype is not None and str(column.dtype).startswith("float"):
+            table[name] = table[name].astype(float)
+    return schema.validate(table)
+
+
+def schema_of(table: pd.DataFrame | pd.Index) -> pa.DataFrameSchema:
+    """The contract a table falls under, by its columns."""
+    columns = set(table.columns if isinstance(table, pd.DataFrame) else table)
+    for schema in SCHEMAS.values():
+        if columns == set(schema.columns):
+            return schema
+    raise InterpError(f"no table of ours has the columns {sorted(columns)}")
+
+
+def as_text(table: pd.DataFrame) -> str:
+    """A few rows for the terminal: short numbers, no column that is the same for all or empty."""
+    shown = table.dropna(axis="columns", how="all").drop(
+        columns=["model", "role", "undefined_reason", "attention_path", "n_undefined"],
+        errors="ignore",
+    )
+    for name in ("key_token",):
+        if name in shown:
+            shown[name] = shown[name].map(repr)
+    formats = {
+        name: (_small if name in ("p", "q") else "{:.4f}".format)
+        for name in shown.select_dtypes("float")
+    }
+    return shown.to_string(index=False, formatters=formats, na_rep="")
+
+
+_TOKENS = ("query_token", "key_token")
+
+
+def _is_text(column: pa.Column) -> bool:
+    return str(column.dtype) == "str"
+
+
+def _small(p: float) -> str:
+    return "" if np.isnan(p) else f"{p:.2g}"
+
+
 def summarise(
     per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
@@ -107,7 +205,7 @@ def summarise(
         table["n_prompts"] = by_head["mass"].count()
         table["n_undefined"] = by_head["mass"].size() - table["n_prompts"]
         undefined = by_head["undefined_reason"].first()
-        table["undefined_reason"] = undefined.where(table["n_prompts"] == 0, None).astype(object)
+        table["undefined_reason"] = undefined.where(table["n_prompts"] == 0).astype("str")
         table["attention_path"] = by_head["attention_path"].first()
         table = table.reset_index()
         table["role"] = role

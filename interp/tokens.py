@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence, Sized
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Int
@@ -69,14 +69,15 @@ def encode(tokenizer: PreTrainedTokenizerBase | None, text: str, *, bos: Bos) ->
     first = bos_id(tokenizer)
     if first is not None and body[:2] == [first, first]:
         raise InterpError(
-            f"the prompt {text[:40]!r} begins with two BOS tokens {tokenizer.bos_token!r}: remove one"
+            f"the prompt {text[:40]!r} begins with two BOS tokens "
+            f"({tokenizer.bos_token!r}): remove one"
         )
     begins = first is not None and body[0] == first
     if bos == "off":
         if begins:
             raise InterpError(
-                f"the prompt {text[:40]!r} itself begins with the BOS token {tokenizer.bos_token!r}, "
-                "but bos is off: remove it from the text, or set bos to on"
+                f"the prompt {text[:40]!r} itself begins with the BOS token "
+                f"{tokenizer.bos_token!r}, but bos is off: remove it there, or set bos to on"
             )
         return body
     if bos == "on":
@@ -112,20 +113,23 @@ def ordinary_ids(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> 
     ]
     if not ids:
         raise InterpError(
-            f"no ordinary tokens left to draw: {_label(tokenizer)} has {len(tokenizer)} tokens, the "
-            f"model {vocab_size} embeddings; is this the model's own tokenizer?"
+            f"no ordinary tokens left to draw: {_label(tokenizer)} has {len(tokenizer)} tokens, "
+            f"the model {vocab_size} embeddings; is this the model's own tokenizer?"
         )
     return sorted(ids)
 
 
-def token_strings(tokenizer: PreTrainedTokenizerBase | None, ids: Iterable[int]) -> list[str]:
-    """What each id stands for, one string an id: leading spaces kept, parts of characters as bytes.
+def token_strings(
+    tokenizer: PreTrainedTokenizerBase | None, ids: Iterable[int] | Tensor
+) -> list[str]:
+    """What each id of a prompt stands for: leading spaces kept, parts of characters as bytes.
 
     " the" stays apart from "the"; a token that is only part of a UTF-8 character reads "<0xE2>";
     an id without a token reads "<id 50290>".
     """
     tokenizer = _required(tokenizer)
-    return [_token_string(tokenizer, int(token_id)) for token_id in ids]
+    rows = ids.tolist() if isinstance(ids, Tensor) else ids
+    return [_token_string(tokenizer, token_id) for token_id in rows]
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, where: str) -> None:
@@ -137,8 +141,8 @@ def check_ids(ids: Sequence[int], vocab_size: int, where: str) -> None:
     for position, token_id in enumerate(ids):
         if not 0 <= token_id < vocab_size:
             raise InterpError(
-                f"{where}: id {token_id} at position {position} is not in the model's vocabulary of "
-                f"{vocab_size}; is this the model's own tokenizer?"
+                f"{where}: id {token_id} at position {position} is not in the model's vocabulary "
+                f"(0 to {vocab_size - 1}); is this the model's own tokenizer?"
             )
 
 
@@ -161,7 +165,7 @@ def id_lists(ids: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> list[list
     Raises:
         InterpError: no prompt, an empty prompt, or what is not a list (of lists) of integers.
     """
-    rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    rows: list[Any] = ids.tolist() if isinstance(ids, Tensor) else list(ids)
     if rows and all(isinstance(row, int) for row in rows):
         rows = [rows]
     if not rows:
@@ -234,8 +238,9 @@ def _added_in_front(tokenizer: PreTrainedTokenizerBase, text: str, body: list[in
 
 
 def _token_string(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
+    token: str | None
     try:
-        token = tokenizer.convert_ids_to_tokens(token_id)
+        token = cast(str | None, tokenizer.convert_ids_to_tokens(token_id))
     except (IndexError, KeyError, OverflowError):  # slow tokenizers raise, fast ones say None
         token = None
     if token is None:
@@ -244,7 +249,7 @@ def _token_string(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
         return token.replace("▁", " ")
     if re.fullmatch("<0x[0-9A-F]{2}>", token):  # SentencePiece's byte
         return token
-    text = tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+    text = str(tokenizer.decode([token_id], clean_up_tokenization_spaces=False))
     if "\N{REPLACEMENT CHARACTER}" in text and all(c in _BYTE_OF for c in token):
         return "".join(f"<0x{_BYTE_OF[character]:02X}>" for character in token)
     return text

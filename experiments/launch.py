@@ -1,0 +1,175 @@
+"""The front door of every experiment: from the command line to an exit code.
+
+    python -m experiments.find_sinks model=gpt2 prompts.length=512
+    interp find_sinks --config my.yaml seed=1
+
+An experiment is a module with a docstring, `Config` (a model of interp.config) and
+`run(config, folder)`; its last line is `sys.exit(launch("NAME"))`. Results go to standard output,
+everything else to standard error or to log.txt in the run folder.
+
+Exit codes: 0 done; 1 a bug of ours (the traceback is in a file, which is named); 2 something the
+user can put right, said in one line; 130 interrupted; 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from experiments.explain import nearest
+from experiments.listing import experiments, listing
+from interp.errors import InterpError
+
+DONE, BUG, REFUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The console script `interp`: `interp NAME key=value …`; without a name it lists them."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help"):
+        return _guarded("interp", lambda: print(listing()))
+    name, *rest = arguments
+    if name == "--version":
+        import interp
+
+        return _guarded("interp", lambda: print(interp.__version__))
+    if name in experiments():
+        return launch(name, rest)
+    near = nearest(name, experiments())
+    advice = f"did you mean {near}?" if near else "`interp` lists them"
+    return _refuse("interp", f"there is no experiment '{name}'; {advice}")
+
+
+def launch(name: str, argv: list[str] | None = None, module: ModuleType | None = None) -> int:
+    """Run an experiment.
+
+    Args:
+        name: its name, which is also the name of its YAML in configs/.
+        argv: the arguments; those of the command line if None.
+        module: the module with `Config` and `run`; experiments.NAME if None.
+
+    Returns:
+        The exit code. Nothing is raised: whatever goes wrong is one line on standard error.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    return _guarded(name, lambda: _launch(name, arguments, module))
+
+
+@contextmanager
+def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, on a terminal only; yields what counts: `advance(3)`."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=label, disable=None, file=sys.stderr, leave=False) as bar:
+
+        def advance(count: int = 1) -> None:
+            bar.update(count)
+
+        yield advance
+
+
+def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> None:
+    module = module or importlib.import_module(f"experiments.{name}")
+    if "-h" in arguments or "--help" in arguments:
+        from experiments.help import help_text
+
+        print(help_text(name, module.__doc__ or "", module.Config))
+        return
+    from experiments.compose import compose
+    from interp.runs import open_run
+
+    files, assignments = _options(arguments)
+    config = compose(name, module.Config, assignments, files)
+    command = ["python", "-m", f"experiments.{name}", *arguments]
+    with open_run(config.out, name, config, overwrite=config.overwrite, command=command) as folder:
+        module.run(config, folder)
+    _say(name, f"results in {folder.root}")
+
+
+def _options(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """(the files of `--config FILE` or `--config=FILE`, the other arguments)."""
+    files, rest = [], []
+    waiting = iter(arguments)
+    for argument in waiting:
+        option, equals, file = argument.partition("=")
+        if option != "--config":
+            rest.append(argument)
+            continue
+        file = file if equals else next(waiting, "")
+        if not file:
+            raise InterpError("command line: --config needs a file: --config my.yaml")
+        files.append(Path(file).expanduser())
+    return files, rest
+
+
+def _guarded(name: str, action: Callable[[], None]) -> int:
+    """Do it; whatever goes wrong becomes an exit code and one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a token that the console can't show is no error
+            stream.reconfigure(errors="backslashreplace")
+    if not sys.stderr.isatty():  # other libraries' progress bars; tqdm reads this when imported
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    try:
+        action()
+        sys.stdout.flush()
+    except InterpError as error:
+        return _refuse(name, str(error))
+    except KeyboardInterrupt as error:
+        _say(name, f"interrupted{_what_is_left(error)}")
+        return INTERRUPTED
+    except BrokenPipeError:  # `interp find_sinks | head`: Python would complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    except Exception as error:
+        from interp.files import is_full
+
+        if is_full(error):
+            return _refuse(name, f"the disk is full ({error}){_what_is_left(error)}")
+        what = f"{type(error).__name__}: {error}"
+        _say(name, f"internal error, please report it with {_report(error)}: {what}")
+        return BUG
+    return DONE
+
+
+def _refuse(name: str, message: str) -> int:
+    _say(name, message)
+    return REFUSED
+
+
+def _say(name: str, message: str) -> None:
+    one_line = re.sub(r"\s*[\r\n]+\s*", " ", message)
+    print(f"{name}: {one_line}", file=sys.stderr)
+
+
+def _kept(error: BaseException) -> Path | None:
+    """The run folder that was left behind, if any."""
+    from interp.runs import KEPT_NOTE
+
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(KEPT_NOTE))
+    return next((Path(note.removeprefix(KEPT_NOTE)) for note in notes), None)
+
+
+def _what_is_left(error: BaseException) -> str:
+    kept = _kept(error)
+    return f"; what was finished is in {kept}" if kept else ""
+
+
+def _report(error: Exception) -> Path:
+    """The file with the traceback: the run's log, or a new one if there was no run yet."""
+    kept = _kept(error)
+    if kept is not None:
+        return kept / "log.txt"
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="interp-error-", suffix=".txt", encoding="utf-8", delete=False
+    ) as file:
+        traceback.print_exception(error, file=file)
+    return Path(file.name)

@@ -1,0 +1,152 @@
+"""What the experiments that score heads share: load, prompts, measure, table and figure, save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from experiments.launch import progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from interp.config import Given, RepeatedRandom, RunConfig, ScoreConfig, Text
+    from interp.model import Model
+    from interp.prompts import Prompt
+    from interp.roles import AnySink, Role
+    from interp.runs import RunFolder
+    from interp.sink_rate import SinkRate
+
+
+def load(config: RunConfig, folder: RunFolder) -> Model:
+    """Load the model, doubt it, and record both."""
+    import torch
+
+    from interp.checks import check_model
+    from interp.model import load_model
+
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    model = load_model(
+        config.model,
+        device=config.device,
+        dtype=config.dtype,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+    )
+    folder.log.info("loaded %r", model)
+    checks = check_model(model)
+    folder.record(model=model.describe(), checks=checks, threads=torch.get_num_threads())
+    return model
+
+
+def make_prompts(config: ScoreConfig, model: Model, folder: RunFolder) -> list[Prompt]:
+    """Prompts as the config asks for them; what they are goes into the manifest."""
+    from interp import prompts as make
+
+    source: RepeatedRandom | Text | Given = config.prompts
+    common = {"bos": config.bos, "seed": config.seed}
+    record: dict[str, object] = {}
+    if source.kind == "repeated_random":
+        found = make.repeated_random_prompts(
+            model,
+            n_prompts=source.n_prompts,
+            periods=source.periods,
+            repeats=source.repeats,
+            **common,
+        )
+    elif source.kind == "given":
+        found = make.given_prompts(model, source.texts, bos=config.bos, truncate=source.truncate)
+    else:
+        name, text = make.source_text(source)
+        record = {"source": name, "source_sha256": make.text_hash(text)}
+        found = make.text_prompts(
+            model,
+            text,
+            n_prompts=source.n_prompts,
+            length=source.length,
+            name=source.source,
+            **common,
+        )
+    folder.record(prompts=record | {"bos": config.bos} | make.describe_prompts(found))
+    folder.log.info("%d prompts", len(found))
+    return found
+
+
+def score_and_save(
+    config: ScoreConfig,
+    folder: RunFolder,
+    roles: Sequence[Role | AnySink],
+    rate: tuple[float, int] | None = None,
+) -> None:
+    """The whole experiment: scores of all heads for these roles, saved, drawn and printed.
+
+    Args:
+        rate: (epsilon, tokens) of the sink rate of Gu et al., if it is wanted.
+    """
+    from interp.scores import score_heads
+    from interp.sink_rate import SinkRate
+
+    model = load(config, folder)
+    prompts = make_prompts(config, model, folder)
+    sinks = None if rate is None else SinkRate(prompts, *rate)
+    with progress(len(prompts), "prompts") as advance:
+        scores = score_heads(
+            model,
+            prompts,
+            roles,
+            batch_size=config.batch_size,
+            engine=config.engine,
+            confidence=config.confidence,
+            seed=config.seed,
+            also=[] if sinks is None else [sinks.look],
+            progress=advance,
+        )
+    save(folder, scores.summary, scores.per_prompt)
+    folder.record(attention_paths=sorted(scores.summary.attention_path.unique()))
+    say(config, scores.summary, len(prompts))
+    if sinks is not None:
+        save_sink_rate(config, folder, sinks)
+
+
+def save(folder: RunFolder, summary: pd.DataFrame, per_prompt: pd.DataFrame) -> None:
+    """Write the tables, read the summary back, and draw the figure from what was read."""
+    from interp import figures, tables
+
+    folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
+    folder.write("table.csv", lambda path: tables.write(summary, path))
+    figure = figures.layer_by_head(tables.read(folder.path("table.csv")))
+    for ending in ("png", "pdf"):
+        folder.write(f"heads.{ending}", lambda path: figures.save_figure(figure, path))
+
+
+def say(config: ScoreConfig, summary: pd.DataFrame, n_prompts: int) -> None:
+    """Print the heads with most mass for each role, and what a reader must know beside."""
+    from interp import stats, tables
+
+    for role, rows in summary.groupby("role", sort=False):
+        print(f"\n{role}: {len(rows)} heads")
+        defined = rows[rows.mass.notna()]
+        if defined.empty:
+            print(f"  undefined: {rows.undefined_reason.iloc[0]}")
+        else:
+            print(tables.as_text(defined.head(config.top)))
+    heads = len(summary[["layer", "head"]].drop_duplicates())
+    if stats.smallest_p(n_prompts) > 0.05 / heads:
+        print(
+            f"\nnote: with {n_prompts} prompts no p is below {stats.smallest_p(n_prompts):.2g}; over "
+            f"{heads} heads a single head can reach q < 0.05 only below {0.05 / heads:.2g}: "
+            "take more prompts"
+        )
+
+
+def save_sink_rate(config: ScoreConfig, folder: RunFolder, sinks: SinkRate) -> None:
+    """Write the sink rate of Gu et al. and print that of the whole model."""
+    table = sinks.table(confidence=config.confidence, seed=config.seed)
+    folder.write("sink_rate.csv", lambda path: table.to_csv(path, index=False))
+    whole = table.iloc[-1]
+    print(
+        f"\nsink rate (Gu et al.): {whole.sink_rate:.1%} of {whole.n_heads} heads have more than "
+        f"{sinks.epsilon:g} on the first of {sinks.tokens} tokens "
+        f"[{whole.ci_low:.1%}, {whole.ci_high:.1%}], {whole.n_prompts} prompts"
+    )
