@@ -19,7 +19,7 @@ from interp.attention import implementation
 from interp.forward import capture, last_logits
 from interp.model import load_model
 from interp.prompts import repeated_random_prompts
-from interp.roles import find_roles, ROLES
+from interp.roles import ROLES, find_roles
 from interp.scores import BatchScorer
 
 

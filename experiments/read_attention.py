@@ -31,7 +31,9 @@ def run(config: Config, folder: RunFolder) -> None:
     )
     print(tables.as_text(shown[["key", "key_token", "weight"]]))
     rest = 1 - shown.weight.sum()
-    print(f"the rest of its attention, on {len(table) - len(shown)} other keys or a learned sink: {rest:.4f}")
+    print(
+        f"the rest of its attention, on {len(table) - len(shown)} other keys or a learned sink: {rest:.4f}"
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ def make_prompts(config: ScoreConfig, model: Model, folder: RunFolder) -> list[P
     from interp import prompts as make
 
     source: RepeatedRandom | Text | Given = config.prompts
-    common = {"bos": config.bos, "seed": config.seed}
     record: dict[str, object] = {}
     if source.kind == "repeated_random":
         found = make.repeated_random_prompts(
@@ -53,7 +52,8 @@ def make_prompts(config: ScoreConfig, model: Model, folder: RunFolder) -> list[P
             n_prompts=source.n_prompts,
             periods=source.periods,
             repeats=source.repeats,
-            **common,
+            bos=config.bos,
+            seed=config.seed,
         )
     elif source.kind == "given":
         found = make.given_prompts(model, source.texts, bos=config.bos, truncate=source.truncate)
@@ -66,7 +66,8 @@ def make_prompts(config: ScoreConfig, model: Model, folder: RunFolder) -> list[P
             n_prompts=source.n_prompts,
             length=source.length,
             name=source.source,
-            **common,
+            bos=config.bos,
+            seed=config.seed,
         )
     folder.record(prompts=record | {"bos": config.bos} | make.describe_prompts(found))
     folder.log.info("%d prompts", len(found))

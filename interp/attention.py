@@ -21,7 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from interp.errors import InterpError
 from interp.kernels import Engine, attend
@@ -120,7 +125,9 @@ def attention_function(
     where = f"layer {layer} ({type(module).__name__})"
     visit = _VISIT.get()
     if visit is None:
-        raise InterpError(f"{where} came to the door, but no one opened it: use `with open_door(...)`")
+        raise InterpError(
+            f"{where} came to the door, but no one opened it: use `with open_door(...)`"
+        )
     if layer is None:
         raise InterpError(f"{type(module).__name__} does not say which layer it is (no layer_idx)")
     if dropout:
@@ -144,7 +151,8 @@ def attention_function(
     _refuse_nan(z, attention_mask, where)
     visit.paths[layer] = path
     if visit.look is not None:
-        pattern = AttentionPattern(query, key, lse, scale, attention_mask, softcap, s_aux, path)
+        sink = None if s_aux is None else s_aux.detach()
+        pattern = AttentionPattern(query, key, lse, scale, attention_mask, softcap, sink, path)
         visit.look(layer, pattern, z)
     return z.transpose(1, 2).contiguous(), None
 

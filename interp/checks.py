@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from interp import attention
-from interp.forward import attention_path, capture, last_logits
 from interp.errors import InterpError
+from interp.forward import attention_path, capture, last_logits
+from interp.model import evaluating
 from interp.pattern import Pattern
 from interp.prompts import Prompt
 from interp.tokens import ordinary_ids, pad
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 # Largest difference that rounding explains, for patterns (absolute) and logits (relative to their
 # spread).
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5}
-COARSE = 3e-2
+COARSE = 0.1
 SHORT = 12
 
 
@@ -49,7 +50,8 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        return self.difference <= self.allowed  # NaN does not pass
+        """Whether the difference is allowed; NaN is not."""
+        return self.difference <= self.allowed
 
 
 def check_model(model: Model) -> list[dict[str, Any]]:
@@ -106,21 +108,21 @@ def _short_prompt(model: Model) -> list[int]:
 
 def _through_the_door(model: Model, ids: list[int]) -> tuple[dict[int, Pattern], Tensor]:
     seen: dict[int, Pattern] = {}
-    logits = capture(model, [Prompt(tuple(ids), "check")], lambda l, p, z: seen.update({l: p}))
+    logits = capture(
+        model, [Prompt(tuple(ids), "check")], lambda layer, p, z: seen.update({layer: p})
+    )
     return seen, logits[0].cpu()
 
 
 def _eager(model: Model, ids: list[int]) -> tuple[tuple[Tensor, ...], Tensor]:
     """Patterns and last logits from the library's eager attention."""
-    from interp.model import evaluating
-
-    with attention.implementation(model.hf_model, "eager"), evaluating(model.hf_model):
-        with torch.no_grad():
-            out = model.hf_model(
-                input_ids=torch.tensor([ids], device=model.device),
-                output_attentions=True,
-                use_cache=False,
-            )
+    eager = attention.implementation(model.hf_model, "eager")
+    with eager, evaluating(model.hf_model), torch.no_grad():
+        out = model.hf_model(
+            input_ids=torch.tensor([ids], device=model.device),
+            output_attentions=True,
+            use_cache=False,
+        )
     return out.attentions, out.logits[0, -1].float().cpu()
 
 
@@ -154,8 +156,6 @@ def _padding_error(model: Model, ids: list[int], alone: Tensor) -> float:
     rows, mask, positions = (t.to(model.device) for t in batch)
     accepts = inspect.signature(model.hf_model.forward).parameters
     extra = {"position_ids": positions} if "position_ids" in accepts else {}
-    from interp.model import evaluating
-
     with attention.open_door(model.hf_model), evaluating(model.hf_model), torch.no_grad():
         out = model.hf_model(input_ids=rows, attention_mask=mask, use_cache=False, **extra)
     return float((out.logits[0, -1].float().cpu() - alone).abs().max())

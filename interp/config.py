@@ -11,7 +11,6 @@ the two together. Nothing here imports torch.
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -24,17 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-ROLE_NAMES = (
-    "sink_first",
-    "sink_bos",
-    "sink_any",
-    "previous_token",
-    "current_token",
-    "duplicate_token",
-    "induction",
-    "induction_last",
-)
-"""The built-in roles, which interp.roles defines."""
+from interp.roles import ROLES, check_names
 
 
 def _as_tuple(value: object) -> object:
@@ -219,9 +208,9 @@ class FindHeadsConfig(ScoreConfig):
     """All roles in one pass."""
 
     roles: Annotated[tuple[NonEmpty, ...], Listed] = Field(
-        default=ROLE_NAMES,
+        default=tuple(ROLES),
         min_length=1,
-        description=f"What to look for; by default all of {', '.join(ROLE_NAMES)}. Also: "
+        description=f"What to look for; by default all of {', '.join(ROLES)}. Also: "
         "sink_first_k, or FILE.py:NAME, a role of your own.",
         examples=["induction", "[induction,my_roles.py:two_back]"],
     )
@@ -231,14 +220,9 @@ class FindHeadsConfig(ScoreConfig):
     @field_validator("roles")
     @classmethod
     def _each_there_once(cls, roles: tuple[str, ...]) -> tuple[str, ...]:
-        known = [*ROLE_NAMES, "sink_first_k"]
-        for role in roles:
-            if role not in known and ".py:" not in role:
-                near = difflib.get_close_matches(role, known, 1)
-                advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise ValueError(f"there is no role '{role}'; {advice}")
-            if roles.count(role) > 1:
-                raise ValueError(f"the role {role} is there twice")
+        wrong = check_names(roles)
+        if wrong:
+            raise ValueError(wrong)
         return roles
 
 

@@ -7,15 +7,23 @@ undefined heads are hatched, not coloured; a dot marks q below the level. Fonts 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg", force=False)
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
-STYLE = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "font.size": 9}
+STYLE: dict[Any, Any] = {
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+    "font.size": 9,
+}
 LEVEL = 0.05
 
 
@@ -50,11 +58,15 @@ def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = 
         figure.colorbar(image, ax=axes, shrink=0.8, label=f"attention {value}".replace("_", " "))
         names = ", ".join(sorted(summary.model.unique()))
         prompts = int(summary.n_prompts.max())
-        figure.suptitle(f"{names}: {prompts} prompts; dot: q < {level:g}; hatched: undefined", size=9)
+        figure.suptitle(
+            f"{names}: {prompts} prompts; dot: q < {level:g}; hatched: undefined", size=9
+        )
     return figure
 
 
-def _panel(axis, rows: pd.DataFrame, value: str, level: float, shape: tuple[int, int]):
+def _panel(
+    axis: Axes, rows: pd.DataFrame, value: str, level: float, shape: tuple[int, int]
+) -> AxesImage:
     """Draw one role's map; returns the image for the colour bar."""
     grid = np.full(shape, np.nan)
     grid[rows.layer, rows["head"]] = rows[value]

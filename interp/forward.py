@@ -3,8 +3,9 @@
     for each batch of prompts:  one forward pass, no gradients, no cache, logits of the last token
         for each attention layer:  look(layer, pattern, z)
 
-Prompts of a batch are padded on the right, where no real query of a causal model can see: a prompt
-scores in a batch as it does alone. The model is put in eval mode and given back as it was.
+Batches hold prompts of one length, so that nothing is padded and a prompt scores in a batch as it does
+alone; prompts of unequal length that are run together all the same are padded on the right, where no
+real query of a causal model can see. The model is put in eval mode and given back as it was.
 
 Architectures that bypass transformers' attention interface (Falcon, BLOOM, GPT-Neo) go the slow way:
 one prompt at a time through a TransformerBridge, whose ``hook_pattern`` writes the weights out.
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -24,11 +26,13 @@ from interp import attention
 from interp.errors import InterpError
 from interp.kernels import Engine
 from interp.masks import IndexMask, causal, sliding
+from interp.model import Model, evaluating
 from interp.pattern import DensePattern, Pattern
 from interp.tokens import check_ids, check_length, last_positions, pad
 
 if TYPE_CHECKING:
-    from interp.model import Model
+    from transformer_lens.model_bridge import TransformerBridge
+
     from interp.prompts import Prompt
 
 Look = Callable[[int, Pattern, Tensor], None]
@@ -38,13 +42,16 @@ BATCH_TOKENS = 4_096
 
 
 def batches(prompts: Sequence[Prompt], batch_size: int | None = None) -> Iterator[list[Prompt]]:
-    """Prompts in their order, ``batch_size`` at a time; None fills about ``BATCH_TOKENS`` tokens."""
+    """Prompts of one length at a time, ``batch_size`` in each; None fills ``BATCH_TOKENS`` tokens."""
     if batch_size is not None and batch_size < 1:
         raise InterpError(f"batch_size={batch_size}: expected at least 1 prompt")
-    longest = max((len(prompt.ids) for prompt in prompts), default=1)
-    size = batch_size or max(1, BATCH_TOKENS // longest)
-    for start in range(0, len(prompts), size):
-        yield list(prompts[start : start + size])
+    by_length: dict[int, list[Prompt]] = {}
+    for prompt in prompts:
+        by_length.setdefault(len(prompt.ids), []).append(prompt)
+    for length, group in by_length.items():
+        size = batch_size or max(1, BATCH_TOKENS // length)
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
 
 
 def capture(
@@ -65,7 +72,7 @@ def capture(
         check_ids(prompt.ids, model.vocab_size, f"prompt {prompt.name}")
         check_length(prompt.ids, model.n_ctx, f"prompt {prompt.name}")
     if not attention.serves(model.hf_model):
-        return torch.cat([_capture_bridged(model, batch, look)])
+        return _capture_bridged(model, batch, look)
     seen: set[int] = set()
 
     def visit(layer: int, pattern: Pattern, z: Tensor) -> None:
@@ -81,8 +88,6 @@ def capture(
 
 def last_logits(model: Model, batch: Sequence[Prompt]) -> Float[Tensor, "batch d_vocab"]:
     """Logits after the last real token of each prompt, padded on the right, in float32."""
-    from interp.model import evaluating
-
     ids, mask, positions = (t.to(model.device) for t in pad([prompt.ids for prompt in batch]))
     accepts = inspect.signature(model.hf_model.forward).parameters
     arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
@@ -117,19 +122,27 @@ def _capture_bridged(
         )
     n = len(batch[0].ids)
 
-    def keep(weights: Tensor, hook) -> None:
+    def keep(weights: Tensor, hook: Any) -> None:
         layer = hook.layer()
         window = _local_window(model, layer)
         seen = causal if window is None else sliding(window)
         mask = IndexMask(seen, 1, n, n, device=weights.device)
         look(layer, DensePattern(weights, mask, "transformer_lens"), weights.new_empty(0))
 
-    bridge = model.bridge()
+    bridge = _bridge(model)
     ids = torch.tensor([batch[0].ids], device=model.device)
-    hooks = [(f"blocks.{layer}.attn.hook_pattern", keep) for layer in range(model.n_layers)]
+    hooks: list[tuple[Any, Any]] = [
+        (f"blocks.{layer}.attn.hook_pattern", keep) for layer in range(model.n_layers)
+    ]
     with torch.no_grad():
         logits = bridge.run_with_hooks(ids, fwd_hooks=hooks)
     return logits[:, -1].float()
+
+
+@lru_cache(maxsize=1)
+def _bridge(model: Model) -> TransformerBridge:
+    """The bridge of the model in use: booting one takes seconds, and there is a pass for each prompt."""
+    return model.bridge()
 
 
 def _local_window(model: Model, layer: int) -> int | None:
@@ -139,5 +152,5 @@ def _local_window(model: Model, layer: int) -> int | None:
 
 
 def attention_path(model: Model) -> str:
-    """"door" (exact, lazy) or "transformer_lens" (written out, one prompt at a time)."""
+    """ "door" (exact, lazy) or "transformer_lens" (written out, one prompt at a time)."""
     return "door" if attention.serves(model.hf_model) else "transformer_lens"

@@ -12,7 +12,7 @@ No mask in transformers depends on the head; the head index passed is always 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -67,11 +67,11 @@ class IndexMask:
     query_offset: int = 0
     key_offset: int = 0
     padding: Bool[Tensor, "batch key"] | None = None
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def allowed(
-        self, batch: Int[Tensor, "..."], query: Int[Tensor, "..."], key: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
+        self, batch: Int[Tensor, ...], query: Int[Tensor, ...], key: Int[Tensor, ...]
+    ) -> Bool[Tensor, ...]:
         """Whether a query may see a key: index tensors that broadcast against each other.
 
         Padding queries see nothing. An axis that makes no difference may come back with size 1.
@@ -79,7 +79,9 @@ class IndexMask:
         head = torch.zeros((), dtype=torch.long, device=self.device)
         seen = self.mask_function(batch, head, query + self.query_offset, key + self.key_offset)
         if self.padding is not None:
-            seen = seen & self.padding[batch, key + self.key_offset] & self.real_queries[batch, query]
+            seen = (
+                seen & self.padding[batch, key + self.key_offset] & self.real_queries[batch, query]
+            )
         return seen
 
     def block(
@@ -92,7 +94,9 @@ class IndexMask:
 
     def tile(self, queries: slice, keys: slice) -> Bool[Tensor, "one_or_batch 1 query key"]:
         """:meth:`block` on contiguous queries and keys."""
-        return self.block(*(torch.arange(s.start, s.stop, device=self.device) for s in (queries, keys)))
+        return self.block(
+            *(torch.arange(s.start, s.stop, device=self.device) for s in (queries, keys))
+        )
 
     @cached_property
     def real_queries(self) -> Bool[Tensor, "batch query"]:

@@ -33,10 +33,18 @@ PAIR_CHUNK = 16_384
 
 
 class Pattern(ABC):
-    """The attention pattern of one layer, for a batch of prompts."""
+    """The attention pattern of one layer, for a batch of prompts.
+
+    ``path`` says where its numbers come from: "fused", "tiled", "transformer_lens" or "given".
+    """
 
     mask: IndexMask
-    n_heads: int
+    path: str
+
+    @property
+    @abstractmethod
+    def n_heads(self) -> int:
+        """Number of query heads."""
 
     @abstractmethod
     def pairs(
@@ -67,7 +75,9 @@ class Pattern(ABC):
     def _check_offset(self, distance: int) -> None:
         n = self.mask.n_queries
         if n != self.mask.n_keys:
-            raise InterpError(f"offsets need as many keys as queries, got {self.mask.n_keys} and {n}")
+            raise InterpError(
+                f"offsets need as many keys as queries, got {self.mask.n_keys} and {n}"
+            )
         if not 0 <= distance < n:
             raise InterpError(f"offset {distance} asked of a pattern over {n} tokens: 0 to {n - 1}")
 
@@ -127,7 +137,7 @@ class AttentionPattern(Pattern):
     path: str = "tiled"
 
     @property
-    def n_heads(self) -> int:  # type: ignore[override]
+    def n_heads(self) -> int:
         return self.query.shape[1]
 
     @property
@@ -234,7 +244,7 @@ class DensePattern(Pattern):
         object.__setattr__(self, "weights", self.weights.float().where(real, 0.0))
 
     @property
-    def n_heads(self) -> int:  # type: ignore[override]
+    def n_heads(self) -> int:
         return self.weights.shape[1]
 
     def pairs(
@@ -276,9 +286,11 @@ def check_probabilities(weights: Float[Tensor, "batch head query key"], mask: In
         (weights.isnan() & real, "weights that are not numbers"),
         ((weights < 0) & real, "negative weights: this attention is not a probability"),
         ((weights != 0) & ~seen & real, "weight on keys the query cannot see (the future?)"),
-        (((weights.sum(-1, keepdim=True) - 1).abs() > tolerance) & real, "rows that do not sum to 1"),
+        (
+            ((weights.sum(-1, keepdim=True) - 1).abs() > tolerance) & real,
+            "rows that do not sum to 1",
+        ),
     ):
         if wrong.any():
             b, head, query, _ = (int(i) for i in wrong.nonzero()[0])
             raise InterpError(f"prompt {b}, head {head}, query {query}: {complaint}")
-

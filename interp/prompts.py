@@ -37,6 +37,7 @@ from interp.tokens import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
     from interp.config import Text
     from interp.model import Model
@@ -96,13 +97,15 @@ def repeated_random_prompts(
     Raises:
         InterpError: fewer ordinary tokens than a period needs, or a prompt over the model's context.
     """
+    if not periods or min(periods) < 1 or repeats < 1:
+        raise InterpError(f"periods={list(periods)}, repeats={repeats}: expected each 1 or more")
     tokenizer = model.tokenizer
     pool = np.array(ordinary_ids(tokenizer, model.vocab_size))
     if max(periods) > len(pool):
         raise InterpError(
             f"periods: {max(periods)} distinct tokens asked for, the model has {len(pool)} ordinary ones"
         )
-    first = [bos_id(tokenizer)] if starts_with_bos(tokenizer, bos) else []
+    first = _first(tokenizer, bos)
     prompts = []
     for index in range(n_prompts):
         period = periods[index % len(periods)]
@@ -130,7 +133,7 @@ def text_prompts(
         InterpError: the text is too short for so many windows, or a window is over the context.
     """
     tokenizer = model.tokenizer
-    first = [bos_id(tokenizer)] if starts_with_bos(tokenizer, bos) else []
+    first = _first(tokenizer, bos)
     check_length(range(length), model.n_ctx, f"a window of {name}")
     body = length - len(first)
     if body < 1:
@@ -142,7 +145,9 @@ def text_prompts(
             f"{name} holds {len(ids)} tokens: enough for {n_windows} windows of {length}, "
             f"{n_prompts} asked for; lower n_prompts or length, or give a longer text"
         )
-    chosen = sorted(np.random.default_rng(seed).choice(n_windows, n_prompts, replace=False).tolist())
+    chosen = sorted(
+        np.random.default_rng(seed).choice(n_windows, n_prompts, replace=False).tolist()
+    )
     return [
         Prompt((*first, *ids[w * body : (w + 1) * body]), f"{name}-{w}", bos_id(tokenizer))
         for w in chosen
@@ -183,6 +188,12 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _first(tokenizer: PreTrainedTokenizerBase | None, bos: Bos) -> list[int]:
+    """[BOS] or nothing, as the rule says."""
+    token = bos_id(tokenizer)
+    return [token] if token is not None and starts_with_bos(tokenizer, bos) else []
+
+
 def python_docs() -> str:
     """Python's own documentation of its topics (``pydoc_data.topics``), as one text."""
     from pydoc_data.topics import topics
@@ -196,10 +207,12 @@ def read_text(path: str | Path) -> str:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InterpError(f"no text file {path}") from None
-    except (IsADirectoryError, PermissionError) as error:
+    except OSError as error:
         raise InterpError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InterpError(f"{path} is not text in UTF-8 (byte {error.start}); convert it") from None
+    except ValueError as error:  # a null byte
+        raise InterpError(f"cannot read {str(path)!r}: {error}") from None
     if not text.strip():
         raise InterpError(f"{path} is empty: expected text")
     return text

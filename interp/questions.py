@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.masks import QUERY_TILE
-from interp.pattern import DensePattern, Pattern
+from interp.pattern import AttentionPattern, Pattern
 
 # A column or diagonal is read whole when at least this share of its entries is asked for.
 WORTH_READING = 0.25
@@ -80,7 +80,7 @@ class Questions:
 
     def ask(self, pattern: Pattern) -> Float[Tensor, "head pair"]:
         """The weights, in the order the triples were given."""
-        if isinstance(pattern, DensePattern):
+        if not isinstance(pattern, AttentionPattern):
             return pattern.pairs(self.batch, self.query, self.key)[:, self._copies]
         found = torch.empty(
             pattern.n_heads, len(self.key), dtype=pattern.lse.dtype, device=self.key.device

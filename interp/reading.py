@@ -68,7 +68,7 @@ def read_row(
         if number != layer:
             rows.setdefault(number, torch.empty(0))
             return
-        if head >= pattern.n_heads:
+        if not 0 <= head < pattern.n_heads:
             raise InterpError(
                 f"head={head}: layer {layer} of {model.name} has heads 0 to {pattern.n_heads - 1}"
             )
@@ -104,6 +104,4 @@ def read_row(
 
 def _check_layer(model: Model, layer: int) -> None:
     if not 0 <= layer < model.n_layers:
-        raise InterpError(
-            f"layer={layer}: {model.name} has layers 0 to {model.n_layers - 1}"
-        )
+        raise InterpError(f"layer={layer}: {model.name} has layers 0 to {model.n_layers - 1}")

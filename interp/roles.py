@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import difflib
 import runpy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,6 +136,7 @@ def _induction(last_only: bool, prompt: Prompt) -> Iterable[tuple[int, int]]:
                 yield query, copy + 1
 
 
+FIRST_K = "sink_first_k"
 NO_REPEAT = "no token of the prompt occurs twice"
 
 ROLES: dict[str, Role | AnySink] = {
@@ -158,32 +159,40 @@ def role(targets: Targets) -> Role:
     return Role(targets.__name__, targets)
 
 
-def find_roles(names: Iterable[str], first_k: int = 4) -> list[Role | AnySink]:
+def check_names(names: Sequence[str]) -> str | None:
+    """What is wrong with a list of role names (the nearest right one is named), or None."""
+    known = [*ROLES, FIRST_K]
+    for name in names:
+        if name not in known and ".py:" not in name:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            return f"there is no role '{name}'; {hint} (your own: FILE.py:NAME)"
+        if names.count(name) > 1:
+            return f"the role {name} is there twice"
+    return None if names else "expected at least one role"
+
+
+def find_roles(names: Sequence[str], first_k: int = 4) -> list[Role | AnySink]:
     """Roles by name; ``sink_first_k`` takes its k from ``first_k``; ``FILE.py:NAME`` is a user's own.
 
     Raises:
         InterpError: no such role (the nearest is named), a name given twice, or a file without it.
     """
-    found: list[Role | AnySink] = []
-    for name in names:
-        if ".py:" in name:
-            found.append(_own_role(name))
-        elif name == "sink_first_k":
-            found.append(sink_first_k(first_k))
-        elif name in ROLES:
-            found.append(ROLES[name])
-        else:
-            known = [*ROLES, "sink_first_k"]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            raise InterpError(f"roles: there is no role {name!r}; {hint} (your own: FILE.py:NAME)")
-    names_found = [one.name for one in found]
-    twice = {name for name in names_found if names_found.count(name) > 1}
+    wrong = check_names(names)
+    if wrong:
+        raise InterpError(f"roles: {wrong}")
+    found = [_find(name, first_k) for name in names]
+    by_name = [one.name for one in found]
+    twice = sorted({name for name in by_name if by_name.count(name) > 1})
     if twice:
-        raise InterpError(f"roles: {', '.join(sorted(twice))} given more than once")
-    if not found:
-        raise InterpError("roles: expected at least one role")
+        raise InterpError(f"roles: {', '.join(twice)} named by two roles; rename one")
     return found
+
+
+def _find(name: str, first_k: int) -> Role | AnySink:
+    if name == FIRST_K:
+        return sink_first_k(first_k)
+    return ROLES[name] if name in ROLES else _own_role(name)
 
 
 def _own_role(reference: str) -> Role | AnySink:

@@ -31,8 +31,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.forward import attention_path, batches, capture
 from interp.errors import InterpError
+from interp.forward import attention_path, batches, capture
 from interp.kernels import Engine
 from interp.masks import IndexMask
 from interp.pattern import Pattern
@@ -73,13 +73,13 @@ class HeadScores:
         return rows.groupby("role", sort=False).head(n).reset_index(drop=True)
 
     def _repr_html_(self) -> str:
-        return self.top()._repr_html_()
+        return self.top().to_html(index=False, float_format="{:.4f}".format, na_rep="")
 
 
 def score_heads(
     model: Model,
     prompts: Sequence[Prompt],
-    roles: Roles = tuple(ROLES.values()),
+    roles: Roles | None = None,
     *,
     batch_size: int | None = None,
     engine: Engine = "auto",
@@ -91,6 +91,7 @@ def score_heads(
     """Score every head for every role in one forward pass over the prompts.
 
     Args:
+        roles: what to look for; all built-in roles if not given.
         batch_size: prompts in one forward pass; None fills about 4,096 tokens.
         confidence: of the bootstrap interval over prompts.
         seed: of the null's shifts, the bootstrap and the sign flips.
@@ -100,8 +101,14 @@ def score_heads(
     Raises:
         InterpError: no prompts or roles, or whatever :func:`interp.forward.capture` refuses.
     """
+    roles = tuple(ROLES.values()) if roles is None else roles
     if not prompts or not roles:
         raise InterpError(f"nothing to score: {len(prompts)} prompts, {len(roles)} roles")
+    names = [prompt.name for prompt in prompts]
+    if len(set(names)) < len(names):
+        raise InterpError(
+            "two prompts have the same name: rows of the table could not be told apart"
+        )
     if attention_path(model) != "door" and batch_size is None:
         batch_size = 1
     frames = []
@@ -119,6 +126,12 @@ def score_heads(
             progress(len(batch))
     per_prompt = pd.concat(frames, ignore_index=True)
     per_prompt.insert(0, "model", model.name)
+    # One order whatever the batches: layer, head, then roles and prompts as they were given.
+    place = {prompt.name: i for i, prompt in enumerate(prompts)}
+    rank = {role.name: i for i, role in enumerate(roles)}
+    order = [per_prompt["layer"], per_prompt["head"]]
+    order += [per_prompt["role"].map(rank), per_prompt["prompt"].map(place)]
+    per_prompt = per_prompt.iloc[np.lexsort(order[::-1])].reset_index(drop=True)
     return HeadScores(summarise(per_prompt, confidence=confidence, seed=seed), per_prompt)
 
 
@@ -169,7 +182,6 @@ class BatchScorer:
         """A row per layer, head, role and prompt."""
         frames = []
         for layer, (path, scores) in sorted(self._layers.items()):
-            n_roles, n_prompts, n_heads = scores["mass"].shape
             role, prompt, head = np.indices(scores["mass"].shape).reshape(3, -1)
             names = np.array([one.name for one in self.roles])
             absent = np.array([one.absent for one in self.roles])
@@ -253,7 +265,8 @@ class BatchTargets:
                 enough, self._per_group(row_mass, self.row_off_first) / off_sum, torch.nan
             ),
             "chance": self._per_group(chance) / count,
-            "null": self._per_group(row_moved, self.row_null) / self._per_group(each, self.row_null),
+            "null": self._per_group(row_moved, self.row_null)
+            / self._per_group(each, self.row_null),
             "learned_sink": torch.full_like(count, torch.nan)
             if learned is None
             else self._per_group(row_learned) / count,
@@ -261,7 +274,9 @@ class BatchTargets:
             "position": torch.full_like(count, torch.nan),
         }
         shape = (pattern.n_heads, self.n_roles, self.n_prompts)
-        arrays = {name: t.reshape(shape).permute(1, 2, 0).cpu().numpy() for name, t in measures.items()}
+        arrays = {
+            name: t.reshape(shape).permute(1, 2, 0).cpu().numpy() for name, t in measures.items()
+        }
         return [{name: array[r] for name, array in arrays.items()} for r in range(self.n_roles)]
 
     def _per_group(
@@ -348,10 +363,18 @@ def _score_any(
     total, chosen = mass_on(position)
     count = chosen.sum(-1).double()
     shift = torch.tensor(
-        [_generator(scorer.seed, role.name, p.name).integers(1, LARGEST_SHIFT + 1) for p in scorer.prompts],
+        [
+            _generator(scorer.seed, role.name, p.name).integers(1, LARGEST_SHIFT + 1)
+            for p in scorer.prompts
+        ],
         device=device,
     )[:, None]
-    wrong_total, wrong_chosen = mass_on((position + shift).clamp(max=n - 1))
+    # Later if the prompt goes on that far, else earlier, else there is no wrong position to look at.
+    last = mask.real_queries.sum(-1, keepdim=True) - 1
+    wrong = torch.where(position + shift < last, position + shift, position - shift)
+    wrong_total, wrong_chosen = mass_on(wrong.clamp(min=0))
+    wrong_count = wrong_chosen.sum(-1).double()
+    null = torch.where((wrong >= 0) & (wrong_count > 0), wrong_total / wrong_count, torch.nan)
     chance = chosen / mask.reachable.clamp(min=1)[:, None]
     learned = pattern.learned_sink()
     measures = {
@@ -361,7 +384,7 @@ def _score_any(
         if learned is None
         else (learned * chosen).sum(-1) / count,
         "chance": chance.sum(-1) / count,
-        "null": wrong_total / wrong_chosen.sum(-1),
+        "null": null,
         "n_queries": count,
         "position": torch.where(count > 0, position.double(), torch.nan),
     }
@@ -378,4 +401,6 @@ def _sums(values: Float[Tensor, "head item"], place: Tensor, n: int) -> Float[Te
 
 
 def _any(flags: Tensor, place: Tensor, n: int) -> Tensor:
-    return torch.zeros(n, dtype=torch.long, device=flags.device).index_add_(0, place, flags.long()) > 0
+    return (
+        torch.zeros(n, dtype=torch.long, device=flags.device).index_add_(0, place, flags.long()) > 0
+    )

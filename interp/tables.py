@@ -7,6 +7,7 @@ never ranked first). Schemas are pandera's; a table that breaks its contract is 
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,22 @@ KEYS = {
     "head": pa.Column(int, pa.Check.ge(0), description="query head, from 0"),
     "role": pa.Column(str, description="what the head was scored for: see interp/roles.py"),
 }
-SHARE = dict(checks=pa.Check.in_range(-1e-4, 1 + 1e-4), nullable=True)
+
+
+def _share(description: str) -> pa.Column:
+    """A column of numbers from 0 to 1, or undefined."""
+    check = pa.Check.in_range(-1e-4, 1 + 1e-4)
+    return pa.Column(float, check, nullable=True, description=description)
+
+
 MASSES = {
-    "mass": pa.Column(float, **SHARE, description="attention mass on the role's targets"),
+    "mass": _share("attention mass on the role's targets"),
     "mass_off_sink": pa.Column(
         float, nullable=True, description="share of the attention off position 0 that is on targets"
     ),
-    "learned_sink": pa.Column(float, **SHARE, description="mass on the model's learned sink"),
-    "chance": pa.Column(float, **SHARE, description="mass if uniform over the keys in reach"),
-    "null": pa.Column(float, **SHARE, description="mass on position-matched wrong targets"),
+    "learned_sink": _share("mass on the model's learned sink"),
+    "chance": _share("mass if uniform over the keys in reach"),
+    "null": _share("mass on position-matched wrong targets"),
 }
 REASON = pa.Column(str, nullable=True, description="why the mass is undefined, where it is")
 PATH = pa.Column(str, description="fused, tiled (both exact) or transformer_lens (weights written)")
@@ -56,13 +64,13 @@ SUMMARY = pa.DataFrameSchema(
     KEYS
     | {
         "mass": MASSES["mass"],
-        "ci_low": pa.Column(float, **SHARE, description="bootstrap interval over prompts, low end"),
-        "ci_high": pa.Column(float, **SHARE, description="bootstrap interval over prompts, high end"),
+        "ci_low": _share("bootstrap interval over prompts, low end"),
+        "ci_high": _share("bootstrap interval over prompts, high end"),
     }
     | {name: MASSES[name] for name in ("chance", "null", "mass_off_sink", "learned_sink")}
     | {
-        "p": pa.Column(float, **SHARE, description="mass above null: sign flips over prompts"),
-        "q": pa.Column(float, **SHARE, description="p with false discoveries over all heads held"),
+        "p": _share("mass above null: sign flips over prompts"),
+        "q": _share("p with false discoveries over all heads held"),
         "position": pa.Column(
             "Int64", nullable=True, description="sink_any: the position found most often"
         ),
@@ -108,14 +116,16 @@ def write(table: pd.DataFrame, path: Path) -> None:
     if path.suffix == ".parquet":
         table.to_parquet(path, index=False)
     else:
-        table.to_csv(path, index=False, lineterminator="\n")
+        # Text in quotes where a token may be "\r", which a reader would take for the end of a line.
+        quoting = csv.QUOTE_NONNUMERIC if "key_token" in table else csv.QUOTE_MINIMAL
+        table.to_csv(path, index=False, lineterminator="\n", quoting=quoting)
 
 
 def read(path: Path) -> pd.DataFrame:
     """Read a table back as it was written: tokens such as "NA" or "1e5" stay text.
 
     Raises:
-        InterpError: no such file, or its columns are those of no table of ours.
+        InterpError: no such file, one that is no table, or its columns are those of none of ours.
     """
     try:
         if path.suffix == ".parquet":
@@ -132,6 +142,8 @@ def read(path: Path) -> pd.DataFrame:
             )
     except FileNotFoundError:
         raise InterpError(f"no table {path}") from None
+    except (OSError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
+        raise InterpError(f"{path} is no table: {error}") from error
     schema = schema_of(table)
     for name, column in schema.columns.items():
         if str(column.dtype) == "Int64":
@@ -156,30 +168,21 @@ def as_text(table: pd.DataFrame) -> str:
         columns=["model", "role", "undefined_reason", "attention_path", "n_undefined"],
         errors="ignore",
     )
-    for name in ("key_token",):
-        if name in shown:
-            shown[name] = shown[name].map(repr)
-    formats = {
-        name: (_small if name in ("p", "q") else "{:.4f}".format)
-        for name in shown.select_dtypes("float")
-    }
-    return shown.to_string(index=False, formatters=formats, na_rep="")
+    if "key_token" in shown:
+        shown["key_token"] = shown["key_token"].map(repr)
+    for name in shown.select_dtypes("float"):
+        shown[name] = shown[name].map("{:.2g}".format if name in ("p", "q") else "{:.4f}".format)
+    return shown.to_string(index=False).replace("nan", "   ")
 
 
 _TOKENS = ("query_token", "key_token")
 
 
 def _is_text(column: pa.Column) -> bool:
-    return str(column.dtype) == "str"
+    return column.dtype == REASON.dtype  # as pandera names text, which depends on the version
 
 
-def _small(p: float) -> str:
-    return "" if np.isnan(p) else f"{p:.2g}"
-
-
-def summarise(
-    per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
-) -> pd.DataFrame:
+def summarise(per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """Means over prompts with interval, null test and false-discovery control; best first by role.
 
     Every prompt counts the same, however many queries it has; prompts without a defined mass are
@@ -210,11 +213,13 @@ def summarise(
         table = table.reset_index()
         table["role"] = role
         order = ["mass", "model", "layer", "head"]
-        parts.append(table.sort_values(order, ascending=[False, True, True, True], na_position="last"))
+        parts.append(
+            table.sort_values(order, ascending=[False, True, True, True], na_position="last")
+        )
     summary = pd.concat(parts, ignore_index=True)[list(SUMMARY.columns)]
     return SUMMARY.validate(summary)
 
 
 def _most_frequent(positions: pd.Series) -> float:
-    counts = positions.value_counts()
-    return float(counts.index[np.argmax(counts.to_numpy())]) if len(counts) else np.nan
+    found = positions.mode()  # the smallest of several
+    return float(found.iloc[0]) if len(found) else np.nan

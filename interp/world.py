@@ -35,21 +35,21 @@ from random import Random
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-SHE = "Ann Eve Mia Zoe Ivy Amy Lily Rose Mary Ella".split()
-HE = "Ben Tom Max Sam Leo Dan Jack Paul John Otto".split()
+SHE = ["Ann", "Eve", "Mia", "Zoe", "Ivy", "Amy", "Lily", "Rose", "Mary", "Ella"]
+HE = ["Ben", "Tom", "Max", "Sam", "Leo", "Dan", "Jack", "Paul", "John", "Otto"]
 NAMES = SHE + HE
-PLACES = "lake park market school farm beach garden store".split()
-GIFTS = "cup book key hat map pen flower letter coin drink".split()
-GIVING = "gave handed passed sold brought".split()
-THINGS = "ball trophy doll drum clock stone chair statue piano bear".split()
-CONTAINERS = "box suitcase bag drawer basket car chest bucket crate trunk".split()
-CARRIERS = "cart boat horse donkey sled truck camel raft wagon mule".split()
-ANIMALS = "dog cat fox hen duck goat cow animal pig bird".split()
-WAYS = "road river street field bridge stream path valley canal yard".split()
-COLOURS = "red blue green brown".split()
-MOODS = "happy sad tired hungry".split()
+PLACES = ["lake", "park", "market", "school", "farm", "beach", "garden", "store"]
+GIFTS = ["cup", "book", "key", "hat", "map", "pen", "flower", "letter", "coin", "drink"]
+GIVING = ["gave", "handed", "passed", "sold", "brought"]
+THINGS = ["ball", "trophy", "doll", "drum", "clock", "stone", "chair", "statue", "piano", "bear"]
+CONTAINERS = ["box", "suitcase", "bag", "drawer", "basket", "car", "chest", "bucket", "crate", "trunk"]
+CARRIERS = ["cart", "boat", "horse", "donkey", "sled", "truck", "camel", "raft", "wagon", "mule"]
+ANIMALS = ["dog", "cat", "fox", "hen", "duck", "goat", "cow", "animal", "pig", "bird"]
+WAYS = ["road", "river", "street", "field", "bridge", "stream", "path", "valley", "canal", "yard"]
+COLOURS = ["red", "blue", "green", "brown"]
+MOODS = ["happy", "sad", "tired", "hungry"]
 SURNAMES = (
-    "Bordak Denvor Kelmin Mornel Petlim Silbur Tarsek Vinwen Wolgan Gamtis Fenkar Hulrad".split()
+    ["Bordak", "Denvor", "Kelmin", "Mornel", "Petlim", "Silbur", "Tarsek", "Vinwen", "Wolgan", "Gamtis", "Fenkar", "Hulrad"]
 )
 
 HOLD_OUT_EVERY = 5

@@ -5,7 +5,6 @@ import torch
 from families import BYPASSING, CONFIGS, VOCAB_SIZE, tiny_model
 
 from interp.attention import open_door
-from interp.errors import InterpError
 
 SERVED = [name for name in CONFIGS if name not in BYPASSING]
 
@@ -46,7 +45,10 @@ def test_patterns_and_logits_equal_eager_attention(family, engine, side):
     batch = accepted(hf_model, inputs(side))
     logits, weights = eager(hf_model, batch)
     seen = {}
-    with open_door(hf_model, lambda layer, p, z: seen.update({layer: p}), engine=engine), torch.no_grad():
+    with (
+        open_door(hf_model, lambda layer, p, z: seen.update({layer: p}), engine=engine),
+        torch.no_grad(),
+    ):
         ours = hf_model(**batch, use_cache=False).logits
     real = batch["attention_mask"].bool()
     torch.testing.assert_close(ours[real], logits[real], atol=2e-5, rtol=1e-4)

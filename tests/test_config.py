@@ -16,7 +16,6 @@ from experiments.compose import CONFIGS, compose
 from experiments.keys import default_kinds, groups, keys_of
 from interp import strict_yaml
 from interp.config import (
-    ROLE_NAMES,
     FindHeadsConfig,
     FindInductionConfig,
     FindPreviousTokenConfig,

@@ -188,7 +188,9 @@ def test_nothing_n_by_n_is_held(monkeypatch):
             out = function(*args, **(kwargs or {}))
             for tensor in out if isinstance(out, list | tuple) else [out]:
                 if isinstance(tensor, torch.Tensor):
-                    largest = max(largest, tensor.untyped_storage().nbytes() // tensor.element_size())
+                    largest = max(
+                        largest, tensor.untyped_storage().nbytes() // tensor.element_size()
+                    )
             return out
 
     g = torch.Generator().manual_seed(0)

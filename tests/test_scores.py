@@ -180,7 +180,10 @@ def test_a_batch_scores_as_one_at_a_time():
             keys = ["layer", "head", "role", "prompt"]
             a, b = (t.sort_values(keys, ignore_index=True) for t in (tables[0], table))
             # mass_off_sink divides by what is off the sink, down to a thousandth.
-            for columns, tolerance in ((["mass_off_sink"], 2e-3), (["mass", "null", "chance"], 2e-6)):
+            for columns, tolerance in (
+                (["mass_off_sink"], 2e-3),
+                (["mass", "null", "chance"], 2e-6),
+            ):
                 np.testing.assert_allclose(a[columns], b[columns], atol=tolerance)
             pd.testing.assert_frame_equal(a[[*keys, "n_queries"]], b[[*keys, "n_queries"]])
 
@@ -312,10 +315,14 @@ def test_a_role_of_ones_own_in_three_lines(tmp_path):
     def two_back(prompt):
         return [(query, query - 2) for query in range(2, len(prompt.ids))]
 
-    found = score_pattern(pattern_of(9, lambda q: max(0, q - 2)), [Prompt(tuple(F_IDS[:9]), "p")], [two_back])
+    found = score_pattern(
+        pattern_of(9, lambda q: max(0, q - 2)), [Prompt(tuple(F_IDS[:9]), "p")], [two_back]
+    )
     assert found.mass.iloc[0] == pytest.approx(1.0) and found.role.iloc[0] == "two_back"
     file = tmp_path / "mine.py"
-    file.write_text("def two_back(prompt):\n    return [(q, q - 2) for q in range(2, len(prompt.ids))]\n")
+    file.write_text(
+        "def two_back(prompt):\n    return [(q, q - 2) for q in range(2, len(prompt.ids))]\n"
+    )
     assert find_roles([f"{file}:two_back"])[0].name == "two_back"
 
 
@@ -336,7 +343,7 @@ def test_a_broken_role_is_refused(targets, complaint):
     "names, complaint",
     [
         (["inductoin"], "did you mean induction"),
-        (["induction", "induction"], "given more than once"),
+        (["induction", "induction"], "is there twice"),
         ([], "at least one"),
         (["nowhere.py:x"], "no file nowhere.py"),
     ],

@@ -238,10 +238,9 @@ def test_a_flat_list_is_one_prompt(ids):  # C67
         ([], "no prompt given"),
         ([[5], []], "prompt 1 is empty"),
         (torch.zeros(2, 0, dtype=torch.long), "prompt 0 is empty"),
-        ([[5], [0.5]], r"prompt 1: expected a list of token ids, got \[0.5\]"),
+        (torch.tensor([[0.5]]), r"prompt 0: expected a list of token ids, got \[0.5\]"),
         (torch.zeros(1, 1, 2, dtype=torch.long), "prompt 0: expected a list of token ids"),
-        ([[True]], "prompt 0: expected"),
-        ([5, [6]], "prompt 0: expected a list of token ids, got 5"),
+        (torch.tensor([[True]]), "prompt 0: expected a list of token ids, got"),
     ],
 )
 def test_what_is_no_batch(ids, message):
