@@ -14,25 +14,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from interp.checks import check_model
     from interp.errors import InterpError
+    from interp.figures import layer_by_head
     from interp.forward import capture
     from interp.model import Model, load_model
-    from interp.prompts import Prompt, given_prompts, repeated_random_prompts, text_prompts
-    from interp.roles import ROLES, Role, role
-    from interp.scores import score_heads
+    from interp.prompts import (
+        Prompt,
+        given_prompts,
+        prompts_of_ids,
+        python_docs,
+        read_text,
+        repeated_random_prompts,
+        text_prompts,
+    )
+    from interp.reading import read_row
+    from interp.roles import ROLES, Role, find_roles, role
+    from interp.scores import HeadScores, score_heads
 
     __version__: str
 
 __all__ = [
     "ROLES",
+    "HeadScores",
     "InterpError",
     "Model",
     "Prompt",
     "Role",
     "__version__",
     "capture",
+    "check_model",
+    "find_roles",
     "given_prompts",
+    "layer_by_head",
     "load_model",
+    "prompts_of_ids",
+    "python_docs",
+    "read_row",
+    "read_text",
     "repeated_random_prompts",
     "role",
     "score_heads",
@@ -40,14 +59,22 @@ __all__ = [
 ]
 
 _HOME = {
+    "HeadScores": "scores",
     "InterpError": "errors",
     "Model": "model",
     "Prompt": "prompts",
     "ROLES": "roles",
     "Role": "roles",
     "capture": "forward",
+    "check_model": "checks",
+    "find_roles": "roles",
     "given_prompts": "prompts",
+    "layer_by_head": "figures",
     "load_model": "model",
+    "prompts_of_ids": "prompts",
+    "python_docs": "prompts",
+    "read_row": "reading",
+    "read_text": "prompts",
     "repeated_random_prompts": "prompts",
     "role": "roles",
     "score_heads": "scores",

@@ -157,7 +157,11 @@ def text_prompts(
 def given_prompts(
     model: Model, texts: Iterable[str], *, bos: Bos = "tokenizer", truncate: bool = False
 ) -> list[Prompt]:
-    """The user's own texts; one over the context is refused, or cut and recorded if ``truncate``."""
+    """The user's own texts; one over the context is refused, or cut and recorded if ``truncate``.
+
+    Raises:
+        InterpError: no text, an empty one, one over the context, or none of more than one token.
+    """
     prompts = []
     for index, text in enumerate([texts] if isinstance(texts, str) else texts):
         ids = encode(model.tokenizer, text, bos=bos)
@@ -169,6 +173,11 @@ def given_prompts(
         prompts.append(Prompt(tuple(ids), f"given-{index}", token, text, whole))
     if not prompts:
         raise InterpError("no prompts: expected at least one text")
+    if all(len(prompt.ids) == 1 for prompt in prompts):
+        raise InterpError(
+            f"the prompt {prompts[0].text!r} is one token, which can look at nothing but itself: "
+            "expected two or more"
+        )
     return prompts
 
 

@@ -41,6 +41,8 @@ from interp.roles import ROLES, AnySink, Role
 from interp.tables import summarise
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from interp.model import Model
     from interp.prompts import Prompt
 
@@ -71,6 +73,12 @@ class HeadScores:
         if role is not None and rows.empty:
             raise InterpError(f"role {role!r} was not scored: {sorted(self.summary.role.unique())}")
         return rows.groupby("role", sort=False).head(n).reset_index(drop=True)
+
+    def figure(self) -> Figure:
+        """The layer × head map of each role."""
+        from interp.figures import layer_by_head
+
+        return layer_by_head(self.summary)
 
     def _repr_html_(self) -> str:
         return self.top().to_html(index=False, float_format="{:.4f}".format, na_rep="")

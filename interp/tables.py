@@ -171,8 +171,9 @@ def as_text(table: pd.DataFrame) -> str:
     if "key_token" in shown:
         shown["key_token"] = shown["key_token"].map(repr)
     for name in shown.select_dtypes("float"):
-        shown[name] = shown[name].map("{:.2g}".format if name in ("p", "q") else "{:.4f}".format)
-    return shown.to_string(index=False).replace("nan", "   ")
+        digits = "{:.2g}" if name in ("p", "q") else "{:.4f}"
+        shown[name] = shown[name].map(digits.format, na_action="ignore")
+    return shown.to_string(index=False, na_rep="")
 
 
 _TOKENS = ("query_token", "key_token")

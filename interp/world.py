@@ -13,7 +13,8 @@ differ as little as possible:
 - *possession*: "Today Ann has a cup and Tom has a key. Tom has a" -> " key" (the two gifts are
   swapped).
 
-A fifth kind, the *walk*, is plain narrative.
+Two more are plain narrative: the *walk*, and the *errand* with its hyphenated words ("tea-pot"), where
+only the token before the hyphen tells what comes after it, as it is everywhere in ordinary text.
 
 Held out: two words of a combination (two names, name and surname, thing and container, carrier and
 load, animal and way) whose places in their lists add up to a multiple of 5 never meet in a training
@@ -51,6 +52,7 @@ MOODS = ["happy", "sad", "tired", "hungry"]
 SURNAMES = (
     ["Bordak", "Denvor", "Kelmin", "Mornel", "Petlim", "Silbur", "Tarsek", "Vinwen", "Wolgan", "Gamtis", "Fenkar", "Hulrad"]
 )
+COMPOUNDS = ["tea-pot", "rain-coat", "snow-shoe", "fire-wood", "note-pad", "sun-dial", "hair-brush", "table-cloth", "door-bell", "wind-mill", "horse-shoe", "milk-jug", "candle-stick", "paper-clip", "flower-bed", "fish-hook", "pillow-case", "wheel-chair", "salt-cellar", "night-gown", "ship-wreck", "butter-knife", "moon-beam", "wall-clock"]
 
 HOLD_OUT_EVERY = 5
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>")
@@ -211,11 +213,12 @@ CLOZE_KINDS = {
     "possession": possession_pair,
 }
 STORY_SHARES = {
-    "indirect_object": 0.3,
-    "pronoun": 0.3,
+    "indirect_object": 0.25,
+    "pronoun": 0.25,
     "recurring_name": 0.15,
     "possession": 0.1,
-    "walk": 0.15,
+    "walk": 0.1,
+    "errand": 0.15,
 }
 
 
@@ -230,11 +233,21 @@ def walk(rng: Random) -> str:
     return " ".join([f"One day {a} went out.", *told])
 
 
+def errand(rng: Random) -> str:
+    """A list of two to four hyphenated things that somebody came for."""
+    things = [f"a {thing}" for thing in rng.sample(COMPOUNDS, rng.randint(2, 4))]
+    listed = f"{', '.join(things[:-1])} and {things[-1]}"
+    return f"One day {rng.choice(NAMES)} went to the {rng.choice(PLACES)} for {listed}."
+
+
+PLAIN_KINDS = {"walk": walk, "errand": errand}
+
+
 def training_story(rng: Random) -> str:
     """A story with no held-out combination, its kind drawn by `STORY_SHARES`."""
     (kind,) = rng.choices(list(STORY_SHARES), weights=list(STORY_SHARES.values()))
-    if kind == "walk":
-        return walk(rng)
+    if kind in PLAIN_KINDS:
+        return PLAIN_KINDS[kind](rng)
     return rng.choice(CLOZE_KINDS[kind](rng, held_out=False)).story
 
 

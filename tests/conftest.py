@@ -2,7 +2,7 @@
 
 import os
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which reads it only once
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported, which reads it only once
 
 from pathlib import Path
 

@@ -27,6 +27,7 @@ from interp.config import (
     Text,
 )
 from interp.errors import InterpError
+from interp.roles import ROLES
 
 EXPERIMENTS: dict[str, type[BaseModel]] = {
     "find_sinks": FindSinksConfig,
@@ -98,10 +99,13 @@ def test_every_field_says_what_it_means() -> None:
                     assert key.description or key.path.endswith(".kind"), key.path
 
 
-def test_role_names_are_those_of_the_library() -> None:
-    from interp.roles import ROLES
+def test_find_heads_looks_for_every_role_of_the_library() -> None:
+    """In the YAML that a reader sees, and by default; sink_first_k is a role only with its k."""
+    from experiments.compose import _defaults
 
-    assert set(ROLE_NAMES) == set(ROLES)
+    written = _defaults("find_heads", default_kinds(FindHeadsConfig))["roles"]
+    assert tuple(written) == tuple(ROLES) == FindHeadsConfig().roles
+    assert FindHeadsConfig(roles=["sink_first_k", "mine.py:two_back"]).roles[0] == "sink_first_k"
 
 
 # --- strict values -------------------------------------------------------------------------------

@@ -1,0 +1,21 @@
+# One command for all checks: `make check`.
+.PHONY: check format lint types test build
+
+check: lint types test build
+
+format:
+	ruff format .
+	ruff check --fix .
+
+lint:
+	ruff format --check .
+	ruff check .
+
+types:
+	mypy
+
+test:
+	pytest -q
+
+build:
+	python -m build --no-isolation --outdir dist .
