@@ -14,8 +14,8 @@ from interp.runs import RunFolder
 
 def run(config: Config, folder: RunFolder) -> None:
     """Read one row of attention weights."""
+    from interp import figures, tables
     from interp import prompts as make
-    from interp import tables
     from interp.reading import find_query, read_row
 
     model = load(config, folder)
@@ -23,7 +23,11 @@ def run(config: Config, folder: RunFolder) -> None:
     folder.record(prompts={"bos": config.bos} | make.describe_prompts([prompt]))
     query = find_query(model, prompt, config.query, config.query_token)
     table = read_row(model, prompt, config.layer, config.head, query, engine=config.engine)
-    folder.write("table.csv", lambda path: tables.write(table, path))
+    for name in ("table.csv", "table.parquet"):
+        folder.write(name, lambda path: tables.write(table, path))
+    figure = figures.row_bars(tables.read(folder.path("table.csv")), config.k)
+    for ending in ("png", "pdf"):
+        folder.write(f"row.{ending}", lambda path: figures.save_figure(figure, path))
     shown = table.head(config.k)
     print(
         f"layer {config.layer}, head {config.head}: query {query} "

@@ -5,7 +5,8 @@ On one short prompt:
 - *pattern*: the door's weights equal the library's own eager attention, layer by layer;
 - *logits*: the door's logits equal the library's;
 - *rows*: weights of each row, with the learned sink, sum to 1;
-- *padding*: the prompt alone gives the logits it gives left-padded in a batch.
+- *padding*: the prompt alone gives the logits it gives left-padded in a batch;
+- *device*: elsewhere than on the CPU, the logits equal those of a float32 copy on the CPU.
 
 A model that bypasses the door is checked for one thing: that TransformerLens' bridge, whose patterns
 stand in, gives the model's own logits.
@@ -15,6 +16,7 @@ Each check returns its number and its tolerance; both go into the manifest.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,6 +75,10 @@ def check_model(model: Model) -> list[dict[str, Any]]:
         Check("rows sum to 1", max(map(_row_error, ours.values())), allowed),
         Check("left padding", _padding_error(model, ids, logits) / spread, 10 * allowed),
     ]
+    if model.device.type != "cpu":
+        checks.append(
+            Check("same logits on the CPU", _cpu_error(model, ids, logits) / spread, 50 * allowed)
+        )
     return _passed(model, checks)
 
 
@@ -147,6 +153,14 @@ def _row_error(pattern: Pattern) -> float:
     total = pattern.dense().sum(-1)
     learned = pattern.learned_sink()
     return float((total + (0 if learned is None else learned) - 1).abs().max())
+
+
+def _cpu_error(model: Model, ids: list[int], logits: Tensor) -> float:
+    """Logits against those of a float32 copy on the CPU: some devices are wrong without a word."""
+    twin = copy.deepcopy(model.hf_model).to("cpu", torch.float32)
+    with evaluating(twin), torch.no_grad():
+        out = twin(input_ids=torch.tensor([ids]), use_cache=False)
+    return float((out.logits[0, -1] - logits).abs().max())
 
 
 def _padding_error(model: Model, ids: list[int], alone: Tensor) -> float:

@@ -265,6 +265,30 @@ class FindInductionConfig(ScoreConfig):
     """Heads that look at the token after an earlier copy of the current one."""
 
 
+class FormHeadsConfig(RunConfig):
+    """Heads forming over training: the default model trained again, or published checkpoints."""
+
+    prompts: Prompts = Field(
+        default=RepeatedRandom(n_prompts=8),
+        description="Where the prompts come from.",
+        examples=["repeated_random", "given"],
+    )
+    confidence: float = Field(
+        default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
+    )
+    until: PositiveInt = Field(
+        default=1500, description="Training step at which the new training stops."
+    )
+    training_seed: int = Field(
+        default=0, ge=0, description="Seed of the new training; 0 is the shipped model's."
+    )
+    revisions: Annotated[tuple[NonEmpty, ...], Listed] = Field(
+        default=(),
+        description="Checkpoints of `model` on the hub, by revision; empty: train anew.",
+        examples=["[step512,step1000,step143000]"],
+    )
+
+
 class ReadAttentionConfig(RunConfig):
     """Where one query of one head looks."""
 

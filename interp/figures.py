@@ -6,6 +6,8 @@ undefined heads are hatched, not coloured; a dot marks q below the level. Fonts 
 
 from __future__ import annotations
 
+import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ STYLE: dict[Any, Any] = {
     "font.size": 9,
 }
 LEVEL = 0.05
+# Okabe and Ito: told apart by colour-blind readers.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = LEVEL) -> Figure:
@@ -56,11 +60,11 @@ def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = 
         for axis in axes[-1, :]:
             axis.set_xlabel("head")
         figure.colorbar(image, ax=axes, shrink=0.8, label=f"attention {value}".replace("_", " "))
-        names = ", ".join(sorted(summary.model.unique()))
+        names = ", ".join(sorted(Path(name).name for name in summary.model.unique()))
         prompts = int(summary.n_prompts.max())
-        figure.suptitle(
-            f"{names}: {prompts} prompts; dot: q < {level:g}; hatched: undefined", size=9
-        )
+        title = f"{names}: {prompts} prompts; dot: q < {level:g}; hatched: undefined"
+        wrapped = textwrap.fill(title, int(12 * figure.get_figwidth()))  # 12 letters an inch
+        figure.suptitle(wrapped, size=9, parse_math=False)
     return figure
 
 
@@ -83,8 +87,64 @@ def _panel(
     return image
 
 
+def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
+    """How heads form: the loss on fresh and repeated tokens, and the best head of each role, by step.
+
+    Args:
+        heads: a table as ``tables.FORMATION`` describes.
+        losses: a table as ``tables.LOSSES`` describes.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 5.6), layout="constrained", dpi=150)
+        above, below = figure.subplots(2, sharex=True)
+        for color, (tokens, rows) in zip(COLORS, losses.groupby("tokens"), strict=False):
+            _band(above, rows.sort_values("step"), "loss", f"{tokens} tokens", color)
+        above.set(ylabel="loss (nats a token)", ylim=(0, None))
+        for color, (role, rows) in zip(COLORS, heads.groupby("role", sort=False), strict=False):
+            best = rows.sort_values("mass", ascending=False).groupby("step").head(1)
+            _band(below, best.sort_values("step"), "mass", role.replace("_", " "), color)
+        below.set(xlabel="training step", ylabel="attention mass, best head", ylim=(0, 1))
+        for axis in (above, below):
+            axis.legend(frameon=False)
+        names = ", ".join(sorted(Path(name).name for name in heads.model.unique()))
+        figure.suptitle(f"{names}: {int(losses.n_prompts.max())} prompts; bands: intervals", size=9)
+    return figure
+
+
+def _band(axis: Axes, rows: pd.DataFrame, value: str, label: str, color: str) -> None:
+    axis.plot(rows.step, rows[value], ".-", color=color, label=label)
+    axis.fill_between(rows.step, rows.ci_low, rows.ci_high, color=color, alpha=0.2, linewidth=0)
+
+
+def row_bars(row: pd.DataFrame, k: int = 10) -> Figure:
+    """The ``k`` tokens that one query looks at most, as bars.
+
+    Args:
+        row: a table as ``tables.ROW`` describes, largest weight first.
+    """
+    shown, one = row.head(k)[::-1], row.iloc[0]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5, 0.6 + 0.25 * len(shown)), layout="constrained", dpi=150)
+        axis = figure.subplots()
+        # repr: a newline or a dollar sign in a token is shown, not obeyed.
+        labels = [
+            f"{key}  {token!r}".replace("$", r"\$")
+            for key, token in zip(shown.key, shown.key_token, strict=True)
+        ]
+        axis.barh(range(len(shown)), shown.weight, color="#00468c")
+        axis.set_yticks(range(len(shown)), labels)
+        axis.set(xlim=(0, 1), xlabel="attention weight", ylabel="key")
+        query = repr(one.query_token).replace("$", r"\$")
+        axis.set_title(
+            f"layer {one.layer}, head {one['head']}, query {one['query']}: {query}", size=9
+        )
+    return figure
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write PNG or PDF by the path's ending; without dates, so that one table gives one file."""
     undated = {"Software": None} if path.suffix == ".png" else {"CreationDate": None}
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # A token in a script that the font lacks is a box in the figure; the table has it.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(path, metadata=undated)

@@ -39,7 +39,7 @@ def find_query(model: Model, prompt: Prompt, query: int = -1, token: str | None 
         return query % n
     strings = token_strings(model.tokenizer, prompt.ids)
     places = [i for i, string in enumerate(strings) if string == token]
-    if not places:
+    if not places and token.strip():
         places = [i for i, string in enumerate(strings) if string.strip() == token.strip()]
     if len(places) == 1:
         return places[0]

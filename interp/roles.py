@@ -6,6 +6,9 @@ the attention mass its queries put on their targets, so a query without a target
     sink_first        key 0 (Xiao et al., 2309.17453; Gu et al., 2410.10781)
     sink_first_k      keys 0 … k − 1, for queries from k on
     sink_bos          every BOS token at or before the query, by token id
+    sink_fresh        key 0, for queries whose token is new in the prompt
+    sink_repeat       key 0, for queries whose token occurred before: beside sink_fresh it shows a head
+                      that is dormant until there is something to copy (Guo et al., 2410.13835)
     sink_any          the position that draws most attention, found on other queries (AnySink)
     previous_token    key q − 1
     current_token     key q
@@ -112,6 +115,10 @@ def _sink_bos(prompt: Prompt) -> Iterable[tuple[int, int]]:
     return ((query, key) for query in range(len(prompt.ids)) for key in places if key <= query)
 
 
+def _sink_by_novelty(repeated: bool, prompt: Prompt) -> Iterable[tuple[int, int]]:
+    return ((q, 0) for q, copies in _copies(prompt) if q > 0 and bool(copies) == repeated)
+
+
 def _offset(distance: int, prompt: Prompt) -> Iterable[tuple[int, int]]:
     return ((query, query - distance) for query in range(distance, len(prompt.ids)))
 
@@ -144,6 +151,8 @@ ROLES: dict[str, Role | AnySink] = {
     for found in (
         Role("sink_first", lambda p: ((q, 0) for q in range(1, len(p.ids)))),
         Role("sink_bos", _sink_bos, "no BOS token in the prompt"),
+        Role("sink_fresh", partial(_sink_by_novelty, False)),
+        Role("sink_repeat", partial(_sink_by_novelty, True), NO_REPEAT),
         AnySink(),
         Role("previous_token", partial(_offset, 1)),
         Role("current_token", partial(_offset, 0)),

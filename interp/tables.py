@@ -104,7 +104,34 @@ ROW = pa.DataFrameSchema(
     name="row",
 )
 
-SCHEMAS = {schema.name: schema for schema in (PER_PROMPT, SUMMARY, ROW)}
+STEP = pa.Column(int, pa.Check.ge(0), description="training step of the checkpoint")
+
+FORMATION = pa.DataFrameSchema(
+    {"model": KEYS["model"], "step": STEP}
+    | {name: column for name, column in SUMMARY.columns.items() if name != "model"},
+    strict=True,
+    ordered=True,
+    unique=["model", "step", "layer", "head", "role"],
+    name="formation",
+)
+
+LOSSES = pa.DataFrameSchema(
+    {
+        "model": KEYS["model"],
+        "step": STEP,
+        "tokens": pa.Column(str, pa.Check.isin(["fresh", "repeat"]), description="which tokens"),
+        "loss": pa.Column(float, description="mean cross-entropy, nats a token"),
+        "ci_low": pa.Column(float, nullable=True, description="bootstrap over prompts, low end"),
+        "ci_high": pa.Column(float, nullable=True, description="bootstrap over prompts, high end"),
+        "n_prompts": SUMMARY.columns["n_prompts"],
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "step", "tokens"],
+    name="losses",
+)
+
+SCHEMAS = {schema.name: schema for schema in (PER_PROMPT, SUMMARY, ROW, FORMATION, LOSSES)}
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
@@ -173,7 +200,7 @@ def as_text(table: pd.DataFrame) -> str:
     for name in shown.select_dtypes("float"):
         digits = "{:.2g}" if name in ("p", "q") else "{:.4f}"
         shown[name] = shown[name].map(digits.format, na_action="ignore")
-    return shown.to_string(index=False, na_rep="")
+    return shown.astype(object).where(shown.notna(), "").to_string(index=False)
 
 
 _TOKENS = ("query_token", "key_token")

@@ -48,6 +48,7 @@ class TrainingConfig(BaseModel):
         0.25, ge=0, le=1, description="share of cyclic rows (rest: segments)"
     )
     learning_rate: float = Field(2e-3, gt=0, description="peak learning rate of AdamW")
+    embedding_rate: float = Field(0.1, gt=0, description="embedding's learning rate / that of the rest")
     warmup_steps: int = Field(30, ge=0, description="steps of linear warm-up")
     decay_start: float = Field(0.5, ge=0, le=1, description="share of steps before the decay")
     final_share: float = Field(0.05, ge=0, le=1, description="last learning rate / peak")
@@ -148,11 +149,12 @@ def build_model(config: TrainingConfig, tokenizer: PreTrainedTokenizerFast) -> L
 
 def build_optimizer(config: TrainingConfig, model: LlamaForCausalLM) -> torch.optim.AdamW:
     """AdamW; norms and other vectors are not decayed."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
+    embedding = model.get_input_embeddings().weight
+    rest = [p for p in model.parameters() if p is not embedding]
     groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [embedding], "rate": config.embedding_rate, "weight_decay": 0.0},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas)
 
@@ -318,7 +320,7 @@ def _steps(
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         rate = learning_rate(config, step)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("rate", 1.0)
         optimizer.step()
         losses.append(loss.item())
         if step % config.evaluate_every == 0 or step == config.steps:

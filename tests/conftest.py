@@ -2,15 +2,22 @@
 
 import os
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported, which reads it only once
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # before transformers is imported, which reads it only once
 
+import copy
+import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import smollm2
 import torch
 from tokenizers_ import word_tokenizer
 from transformers import PreTrainedTokenizerBase
+
+from experiments.compose import _defaults as _read_defaults
 
 torch.set_num_threads(2)
 
@@ -25,6 +32,21 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
 def auto_bos_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
     """The same tokenizer, but it puts a BOS first by itself, as LLaMA's does. Don't change it."""
     return word_tokenizer(tmp_path_factory.mktemp("auto_bos_tokenizer"), template="<bos> $A")
+
+
+@pytest.fixture
+def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra is asked once for each choice of defaults; test_config asks it every time."""
+
+    def defaults(name: str, kinds: dict[str, str]) -> dict[str, Any]:
+        return copy.deepcopy(_defaults(name, tuple(kinds.items())))
+
+    monkeypatch.setattr("experiments.compose._defaults", defaults)
+
+
+@functools.cache
+def _defaults(name: str, kinds: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    return _read_defaults(name, dict(kinds))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from families import BYPASSING, CONFIGS, tiny_model
 
+from interp import checks
 from interp.checks import check_model
 from interp.errors import InterpError
 from interp.model import load_model
@@ -11,9 +12,9 @@ from interp.model import load_model
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_checks_pass_on_every_family(family):
-    checks = check_model(load_model((tiny_model(family), None)))
-    assert len(checks) == (1 if family in BYPASSING else 4)
-    assert all(check["passed"] and check["difference"] <= check["allowed"] for check in checks)
+    found = check_model(load_model((tiny_model(family), None)))
+    assert len(found) == (1 if family in BYPASSING else 4)
+    assert all(check["passed"] and check["difference"] <= check["allowed"] for check in found)
 
 
 def test_a_family_whose_attention_is_not_what_it_says_is_stopped(monkeypatch):
@@ -39,5 +40,15 @@ def test_nan_weights_are_stopped():
 
 
 def test_half_precision_passes_with_its_own_tolerance():
-    checks = check_model(load_model((tiny_model("llama").bfloat16(), None)))
-    assert all(check["passed"] for check in checks)
+    found = check_model(load_model((tiny_model("llama").bfloat16(), None)))
+    assert all(check["passed"] for check in found)
+
+
+def test_a_device_that_computes_something_else_would_be_seen():
+    """C23: the comparison itself, since there is no other device here."""
+    hf_model = tiny_model("gpt2")
+    with torch.no_grad():
+        logits = hf_model(torch.tensor([[3, 4, 5]])).logits[0, -1]
+    model = load_model((hf_model, None))
+    assert checks._cpu_error(model, [3, 4, 5], logits) < 1e-5
+    assert checks._cpu_error(model, [3, 4, 5], -logits) > 0.1

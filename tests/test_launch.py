@@ -1,23 +1,21 @@
 """The front door: every bad input is one line and an exit code, and leaves nothing behind."""
 
-import copy
-import functools
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import example_experiment
 import pytest
 
 from experiments import launch as door
 from experiments.compose import CONFIGS
-from experiments.compose import _defaults as defaults_of
 from experiments.launch import launch, main
 from experiments.listing import experiments, listing
 from interp import runs
+
+pytestmark = pytest.mark.usefixtures("composed_once")
 
 EXAMPLE = Path(example_experiment.__file__)
 ROOT = EXAMPLE.parent.parent
@@ -28,21 +26,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TQDM_DISABLE", "1")  # which launch() would set for good
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra is asked once for each choice; test_config asks it every time."""
-
-    def defaults(name: str, kinds: dict[str, str]) -> dict[str, Any]:
-        return copy.deepcopy(_defaults(name, tuple(kinds.items())))
-
-    monkeypatch.setattr("experiments.compose._defaults", defaults)
-
-
-@functools.cache
-def _defaults(name: str, kinds: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    return defaults_of(name, dict(kinds))
 
 
 def start(*arguments: str) -> int:

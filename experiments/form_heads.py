@@ -1,0 +1,115 @@
+"""When does each kind of head form during training, and which comes first?
+
+Scores every head for previous token, induction, and the sink on fresh and on repeated tokens at each
+checkpoint, beside the loss on fresh and repeated random tokens, whose sudden drop marks induction
+(Olsson et al., 2209.11895). By default it trains the default model again, from step 0 to `until`; with
+`revisions` it reads published checkpoints instead: model=pythia-70m revisions=[step512,step1000].
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from experiments.launch import launch, progress
+from experiments.scoring import make_prompts
+from interp.config import FormHeadsConfig as Config
+from interp.errors import InterpError
+from interp.runs import RunFolder
+
+if TYPE_CHECKING:
+    from interp.model import Model
+
+LEVELS = {"previous_token": 0.5, "induction": 0.5, "sink_fresh": 0.5}
+
+
+def run(config: Config, folder: RunFolder) -> None:
+    """Score each checkpoint as it comes, save what there is after each, draw and say it."""
+    import pandas as pd
+    import torch
+
+    from interp import figures, tables
+    from interp.formation import formed, heads_at, losses_at
+
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    heads: list[pd.DataFrame] = []
+    losses: list[pd.DataFrame] = []
+    prompts = None
+
+    def visit(model: Model, step: int) -> None:
+        nonlocal prompts
+        if prompts is None:
+            prompts = make_prompts(config, model, folder)
+        options = {"confidence": config.confidence, "seed": config.seed}
+        heads.append(heads_at(model, prompts, step, **options))
+        losses.append(losses_at(model, prompts, step, **options))
+        for name, parts in (("heads", heads), ("losses", losses)):
+            table = pd.concat(parts, ignore_index=True)
+            folder.write(f"{name}.csv", lambda path, table=table: tables.write(table, path))
+
+    _train(config, folder, visit) if not config.revisions else _read(config, folder, visit)
+    read = tables.read(folder.path("heads.csv")), tables.read(folder.path("losses.csv"))
+    figure = figures.formation(*read)
+    for ending in ("png", "pdf"):
+        folder.write(f"formation.{ending}", lambda path: figures.save_figure(figure, path))
+    repeat = read[1][read[1].tokens == "repeat"]
+    print(tables.as_text(repeat[["step", "loss", "ci_low", "ci_high", "n_prompts"]]))
+    for role, level in LEVELS.items():
+        step = formed(read[0], role, level)
+        when = "not yet" if step is None else f"from step {step} on"
+        print(f"{role}: the best head has mass above {level:g} {when}")
+
+
+def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:
+    """Train the default model again and visit each of its checkpoints."""
+    from interp.model import load_model
+    from interp.training import TrainingConfig, train, world_tokenizer
+
+    if config.model != "default":
+        raise InterpError(
+            f"model={config.model} has no training of ours to repeat: give revisions=[...] of it"
+        )
+    training = TrainingConfig(seed=config.training_seed)
+    tokenizer = world_tokenizer()
+    with progress(min(config.until, training.steps), "steps") as advance:
+        done = 0
+
+        def on_record(record, hf_model) -> None:  # type: ignore[no-untyped-def]
+            nonlocal done
+            model = load_model((hf_model, tokenizer))
+            visit(model, record.step)
+            advance(record.step - done)
+            done = record.step
+
+        train(training, folder.path("training"), on_record, until=config.until)
+    folder.record(training=training.model_dump())
+
+
+def _read(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:
+    """Visit published checkpoints, by revision."""
+    from interp.checks import check_model
+    from interp.model import load_model
+
+    read = []
+    with progress(len(config.revisions), "checkpoints") as advance:
+        for revision in config.revisions:
+            found = re.search(r"(\d+)$", revision)
+            if found is None:
+                raise InterpError(
+                    f"revisions: {revision!r} does not end in its step, as step512 does"
+                )
+            model = load_model(
+                config.model, revision=revision, device=config.device, dtype=config.dtype
+            )
+            checks = check_model(model)
+            visit(model, int(found[1]))
+            read.append(model.describe() | {"checks": checks})
+            advance(1)
+    folder.record(checkpoints=read)
+
+
+if __name__ == "__main__":
+    sys.exit(launch("form_heads"))

@@ -1,0 +1,183 @@
+"""The shape of the house, read from the source: imports point backwards, and rooms keep their secrets.
+
+The line is that of the README's map: what a module needs stands before it. A new module is put into
+`LINE`, at a place where that is still true.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import experiments
+import interp
+
+INTERP = Path(interp.__file__).parent
+EXPERIMENTS = Path(experiments.__file__).parent
+
+LINE = (
+    ["errors"],
+    ["files", "lock", "environment", "strict_yaml"],  # what a run stands on
+    ["masks", "kernels", "pattern", "attention"],  # the door
+    ["checkpoint_checks", "loading", "tokens", "model"],
+    ["roles", "prompts", "questions", "forward", "checks"],
+    ["stats", "tables", "figures"],  # of any table: they know of no model
+    ["scores", "sink_rate", "reading"],
+    ["config", "runs"],
+    ["world", "training"],  # the little world, and the default model that is trained on it
+)
+PLACE = {name: place for place, name in enumerate(name for room in LINE for name in room)}
+
+MODULES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in INTERP.glob("*.py")}
+SCRIPTS = {p.stem: ast.parse(p.read_text(encoding="utf-8")) for p in EXPERIMENTS.glob("*.py")}
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def nodes(tree: ast.AST, *, also_for_types: bool = False) -> Iterator[ast.AST]:
+    """All nodes, also those inside functions, but what only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if also_for_types or not is_for_types(node):
+            yield node
+            yield from nodes(node, also_for_types=also_for_types)
+
+
+def imported(tree: ast.AST, *, also_for_types: bool = False) -> set[str]:
+    """Full names of the modules that are imported, from interp one by one: "interp.masks"."""
+    found = set()
+    for node in nodes(tree, also_for_types=also_for_types):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute here"
+            whole = node.module in ("interp", "experiments")
+            found |= {f"{node.module}.{a.name}" for a in node.names} if whole else {node.module}
+    return found
+
+
+def own(names: set[str]) -> set[str]:
+    """The modules of interp among them."""
+    return {name.split(".")[1] for name in names if name.startswith("interp.")}
+
+
+def test_every_module_has_its_place_in_the_line():
+    assert MODULES.keys() - {"__init__"} == PLACE.keys()
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - {"__init__"}))
+def test_imports_point_backwards(name):
+    """Also those inside functions, which Python would allow to go round in a circle."""
+    forwards = {other for other in own(imported(MODULES[name])) if PLACE[other] >= PLACE[name]}
+    assert not forwards, f"{name} imports {forwards}, which come after it"
+
+
+def test_the_reader_of_imports_reads_them():
+    """A test that saw no import would pass whatever happened."""
+    tree = ast.parse(
+        "from interp import stats\nfrom interp.masks import causal\nimport interp.roles\n"
+        "if TYPE_CHECKING:\n    from interp.scores import x\n"
+        "def f():\n    from interp.model import y\n"
+    )
+    assert own(imported(tree)) == {"stats", "masks", "roles", "model"}
+    assert own(imported(tree, also_for_types=True)) == {
+        "stats",
+        "masks",
+        "roles",
+        "model",
+        "scores",
+    }
+    assert own(imported(MODULES["scores"])) >= {"forward", "pattern", "tables"}
+    assert sum(len(own(imported(tree))) for tree in MODULES.values()) > 50
+
+
+def test_the_package_itself_imports_nothing():
+    assert not own(imported(MODULES["__init__"]))
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_the_library_knows_of_no_experiment_and_of_no_command_line(name):
+    """Nor prints: a function gives values back, and the experiments print."""
+    tops = {other.partition(".")[0] for other in imported(MODULES[name], also_for_types=True)}
+    assert not tops & {"experiments", "argparse", "click", "hydra", "omegaconf", "tqdm"}
+    called = {ast.unparse(node.func) for node in nodes(MODULES[name]) if isinstance(node, ast.Call)}
+    assert not called & {
+        "print",
+        "sys.stdout.write",
+        "sys.stderr.write",
+        "input",
+        "exit",
+        "sys.exit",
+    }
+    attributes = {
+        ast.unparse(node) for node in nodes(MODULES[name]) if isinstance(node, ast.Attribute)
+    }
+    assert name == "runs" or "sys.argv" not in attributes  # a run records its command line
+
+
+def constants(tree: ast.AST) -> Iterator[str]:
+    """String constants that are no docstrings, those inside f-strings too."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if text and id(node) not in docstrings:
+            yield node.value
+
+
+def test_one_file_knows_the_names_of_hooks():
+    """TransformerLens' hook points, such as "blocks.3.attn.hook_pattern", are named in forward.py."""
+    users = {
+        name
+        for name, tree in (MODULES | SCRIPTS).items()
+        if any(re.search(r"\bhook_[a-z]+|\.hook_", text) for text in constants(tree))
+    }
+    assert users == {"forward"}
+
+
+def test_only_the_door_registers_with_transformers_and_only_it_is_asked():
+    """Nobody else touches the attention implementation or hooks a module."""
+    names = {"AttentionInterface", "AttentionMaskInterface", "_attn_implementation_internal"}
+    hooks = {"register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"}
+    users = {}
+    for name, tree in (MODULES | SCRIPTS).items():
+        text = {getattr(node, "attr", getattr(node, "id", None)) for node in ast.walk(tree)}
+        users[name] = text & (names | hooks)
+    assert {name for name, found in users.items() if found} == {"attention"}
+    assert users["attention"] == names
+
+
+@pytest.mark.parametrize("name", ["config", "roles", "strict_yaml", "runs", "files", "environment"])
+def test_what_the_command_line_needs_first_imports_nothing_heavy(name):
+    """So that --help and a misspelt key are answered at once."""
+    heavy = {"torch", "transformers", "pandas", "pandera", "scipy", "matplotlib", "numpy"}
+    waiting, seen = [name], set()
+    while waiting:
+        current = waiting.pop()
+        if current not in seen:
+            seen.add(current)
+            waiting += own(imported(MODULES[current]))
+            tops = {other.partition(".")[0] for other in imported(MODULES[current])}
+            assert not tops & heavy, current
+
+
+def test_every_experiment_makes_the_same_moves():
+    """A docstring, Config, run(config, folder), and a last line that goes through the front door."""
+    found = [name for name in SCRIPTS if name.startswith("find_")] + ["read_attention"]
+    assert len(found) >= 5
+    for name in found:
+        tree = SCRIPTS[name]
+        assert ast.get_docstring(tree)
+        assert [n.args.args[1].arg for n in tree.body if getattr(n, "name", "") == "run"] == [
+            "folder"
+        ]
+        assert ast.unparse(tree.body[-1].body[0]) == f"sys.exit(launch('{name}'))"
+        assert len((EXPERIMENTS / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 120

@@ -1,0 +1,57 @@
+"""The README's code runs, its commands are accepted, its tables name what there is."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from experiments.compose import compose
+from interp.model import ALIASES
+from interp.tables import SUMMARY
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^(?:python -m experiments\.|interp )(\w+)([^#\n]*)", README, re.MULTILINE)
+
+
+def python_blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.skipif(not Path(ALIASES["default"]).exists(), reason="no default model yet")
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_python_blocks_run(name, monkeypatch):
+    blocks = python_blocks(name)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), {})
+
+
+@pytest.mark.parametrize("experiment, rest", COMMANDS)
+def test_commands_are_accepted(experiment, rest):
+    arguments = shlex.split(rest)
+    if "--help" in arguments:
+        return
+    module = importlib.import_module(f"experiments.{experiment}")
+    compose(experiment, module.Config, arguments, [])
+
+
+def test_there_are_commands_and_all_experiments_are_named():
+    named = {experiment for experiment, _ in COMMANDS}
+    there = {path.stem for path in (ROOT / "experiments" / "configs").glob("*.yaml")}
+    assert named == there - {"shared", "scoring"}
+
+
+def test_every_column_of_the_summary_is_explained():
+    table = README.split("## What the columns mean")[1].split("##")[0]
+    explained = set(re.findall(r"`(\w+)`", table))
+    assert set(SUMMARY.columns) - {"model", "layer", "head", "role"} <= explained
+
+
+def test_every_file_of_the_library_is_on_the_map():
+    table = README.split("## A map of the code")[1].split("##")[0]
+    named = set(re.findall(r"(\w+)\.py", table))
+    there = {path.stem for path in (ROOT / "interp").glob("*.py")} - {"__init__", "errors"}
+    assert there - named == set()
