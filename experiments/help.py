@@ -50,13 +50,13 @@ def help_text(name: str, docstring: str, config: type[BaseModel]) -> str:
             inner = keys_of(model, {}, f"{section}.")
             lines += _lines(key for key in inner.values() if key.path != f"{section}.kind")
     lines += ["", "keys that every experiment has"]
-    lines += _lines(keys[path] for path in RunConfig.model_fields)
+    lines += _lines(keys[path] for path in RunConfig.model_fields if path in keys)
     return "\n".join(lines)
 
 
 def _example(keys: dict[str, Key]) -> str:
     needed = [key for key in keys.values() if key.default is None]
-    return " ".join(f"{key.path}={key.examples[0]}" for key in [*needed, keys["model"]])
+    return " ".join(f"{key.path}={key.examples[0]}" for key in [*needed, keys.get("model", keys["out"])])
 
 
 def _lines(keys: Iterable[Key]) -> Iterator[str]:

@@ -4,7 +4,7 @@
     interp find_sinks --config my.yaml seed=1
 
 An experiment is a module with a docstring, `Config` (a model of interp.config) and
-`run(config, folder)`; its last line is `sys.exit(launch("NAME"))`. Results go to standard output,
+`run(config, folder)`, and `RESUMES = True` if it can go on where it was stopped; its last line is `sys.exit(launch("NAME"))`. Results go to standard output,
 everything else to standard error or to log.txt in the run folder.
 
 Exit codes: 0 done; 1 a bug of ours (the traceback is in a file, which is named); 2 something the
@@ -90,7 +90,10 @@ def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> N
     files, assignments = _options(arguments)
     config = compose(name, module.Config, assignments, files)
     command = ["python", "-m", f"experiments.{name}", *arguments]
-    with open_run(config.out, name, config, overwrite=config.overwrite, command=command) as folder:
+    resume = getattr(module, "RESUMES", False)
+    with open_run(
+        config.out, name, config, overwrite=config.overwrite, resume=resume, command=command
+    ) as folder:
         module.run(config, folder)
     _say(name, f"results in {folder.root}")
 

@@ -111,6 +111,24 @@ def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
     return figure
 
 
+def training(records: pd.DataFrame) -> Figure:
+    """Held-out losses and accuracies along a training run (see ``tables.TRAINING``)."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 5.6), layout="constrained", dpi=150)
+        above, below = figure.subplots(2, sharex=True)
+        for axis, columns, label, top in (
+            (above, ("story_loss", "fresh_loss", "repeat_loss"), "loss (nats a token)", None),
+            (below, tuple(records.columns[-4:]), "both members of a pair right", 1.02),
+        ):
+            for color, column in zip(COLORS, columns, strict=False):
+                name = column.replace("_", " ")
+                axis.plot(records.step, records[column], ".-", color=color, label=name)
+            axis.set(ylabel=label, ylim=(0, top))
+            axis.legend(frameon=False)
+        below.set_xlabel("training step")
+    return figure
+
+
 def _band(axis: Axes, rows: pd.DataFrame, value: str, label: str, color: str) -> None:
     axis.plot(rows.step, rows[value], ".-", color=color, label=label)
     axis.fill_between(rows.step, rows.ci_low, rows.ci_high, color=color, alpha=0.2, linewidth=0)

@@ -48,6 +48,7 @@ def open_run(
     config: BaseModel,
     *,
     overwrite: bool = False,
+    resume: bool = False,
     command: Sequence[str] | None = None,
 ) -> RunFolder:
     """Make the folder of a run, prove that it can be written, and lock it.
@@ -57,10 +58,12 @@ def open_run(
         name: the experiment.
         config: what is run; saved as config.yaml and in the manifest.
         overwrite: replace the run that is in `out`; a folder that holds anything else is refused.
+        resume: go on where an unfinished run of the same config in `out` was stopped: its files stay.
         command: the command line, for the manifest; this process's if None.
 
     Raises:
-        InterpError: the folder can't be made or written, is in use, or holds something already.
+        InterpError: the folder can't be made or written, is in use, or holds something already; an
+            unfinished run of another config (the keys that differ are named).
     """
     root = Path(out).expanduser() if out is not None else _fresh(name)
     if "\0" in str(root):
@@ -68,7 +71,9 @@ def open_run(
     made: list[Path] = []
     try:
         _make(root, made)
-        return RunFolder(root, made, name, config, overwrite=overwrite, command=command)
+        return RunFolder(
+            root, made, name, config, overwrite=overwrite, resume=resume, command=command
+        )
     except OSError as error:
         raise InterpError(f"out: cannot write in {root}: {error.strerror or error}") from error
     finally:
@@ -93,6 +98,7 @@ class RunFolder:
         config: BaseModel,
         *,
         overwrite: bool,
+        resume: bool,
         command: Sequence[str] | None,
     ) -> None:
         self.root, self.name = root, name
@@ -115,15 +121,21 @@ class RunFolder:
             "environment": describe_environment(),
         }
         self._lock = FolderLock(root)
+        self._resumed = False
         try:
-            self._put_aside(_held(root, overwrite))
+            if resume and not overwrite and (before := _unfinished(root)) is not None:
+                _check_same_config(root, before["config"], resolved)
+                self._resumed = True
+                self.manifest["resumed"] = [*before.get("resumed", ()), before["started"]]
+            else:
+                self._put_aside(_held(root, overwrite))
             self._written.add(LOG)
             self.log.addHandler(self._log_file)
             self.log.info("%s begins", name)
             self.write(CONFIG, f"# {name}\n{strict_yaml.dump(resolved)}")
             self.record()
         except BaseException:
-            self._discard()
+            self._close() if self._resumed else self._discard()
             raise
 
     def path(self, name: str) -> Path:
@@ -161,7 +173,8 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         outside = isinstance(error, KeyboardInterrupt | BrokenPipeError) or files.is_full(error)
-        if isinstance(error, InterpError) or (outside and not any(self._results())):
+        stopped = isinstance(error, InterpError) or (outside and not any(self._results()))
+        if stopped and not self._resumed:
             self._discard()
             return
         try:
@@ -297,10 +310,35 @@ def _held(root: Path, overwrite: bool) -> list[Path]:
 
 def _status_of(root: Path) -> str | None:
     """The status of the run in a folder; None if there is no run of ours."""
+    manifest = _manifest_of(root)
+    return None if manifest is None else str(manifest.get("status"))
+
+
+def _manifest_of(root: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(manifest, dict) or manifest.get("tool") != "interp":
-        return None
-    return str(manifest.get("status"))
+    ours = isinstance(manifest, dict) and manifest.get("tool") == "interp"
+    return manifest if ours else None
+
+
+def _unfinished(root: Path) -> dict[str, Any] | None:
+    """The manifest of a run that was stopped before it was done, or None."""
+    manifest = _manifest_of(root)
+    return manifest if manifest is not None and manifest["status"] != "done" else None
+
+
+def _check_same_config(root: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse to go on under another config: a table must not mix two."""
+    about_the_folder = {"out", "overwrite"}
+    keys = [
+        f"{key} ({before.get(key)} there, {now.get(key)} here)"
+        for key in sorted(before.keys() | now.keys())
+        if key not in about_the_folder and before.get(key) != now.get(key)
+    ]
+    if keys:
+        raise InterpError(
+            f"out: {root} holds an unfinished run of another config: {', '.join(keys)}; give the same "
+            "config, or another folder, or overwrite=true"
+        )

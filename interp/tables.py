@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -131,7 +132,26 @@ LOSSES = pa.DataFrameSchema(
     name="losses",
 )
 
-SCHEMAS = {schema.name: schema for schema in (PER_PROMPT, SUMMARY, ROW, FORMATION, LOSSES)}
+_LOSS = pa.Column(float, nullable=True, description="nats a token, see interp/training.py")
+_RIGHT = pa.Column(float, pa.Check.in_range(0, 1), description="share of held-out pairs all right")
+
+TRAINING = pa.DataFrameSchema(
+    {
+        "step": STEP,
+        "tokens": pa.Column(int, pa.Check.ge(0), description="training tokens seen"),
+        "learning_rate": pa.Column(float, description="of the step just taken"),
+    }
+    | dict.fromkeys(("train_loss", "story_loss", "fresh_loss", "repeat_loss"), _LOSS)
+    | dict.fromkeys(("indirect_object", "pronoun", "recurring_name", "possession"), _RIGHT),
+    strict=True,
+    ordered=True,
+    unique=["step"],
+    name="training",
+)
+
+SCHEMAS = {
+    schema.name: schema for schema in (PER_PROMPT, SUMMARY, ROW, FORMATION, LOSSES, TRAINING)
+}
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
@@ -144,7 +164,7 @@ def write(table: pd.DataFrame, path: Path) -> None:
         table.to_parquet(path, index=False)
     else:
         # Text in quotes where a token may be "\r", which a reader would take for the end of a line.
-        quoting = csv.QUOTE_NONNUMERIC if "key_token" in table else csv.QUOTE_MINIMAL
+        quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if "key_token" in table else csv.QUOTE_MINIMAL
         table.to_csv(path, index=False, lineterminator="\n", quoting=quoting)
 
 

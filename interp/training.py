@@ -22,64 +22,16 @@ from random import Random
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from interp import world
+from interp.config import TrainingConfig
 
 CHECKPOINT = "checkpoint.pt"
-
-
-class TrainingConfig(BaseModel):
-    """Everything that decides a training run; two runs of equal configs give equal weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    seed: int = Field(0, ge=0, description="seeds initialisation and training rows")
-    steps: int = Field(3000, ge=1, description="optimiser steps")
-    tokens_per_step: int = Field(2048, ge=1, description="tokens in a batch")
-    row_lengths: tuple[int, ...] = Field(
-        (128, 128, 256, 512), description="tokens in a row; each step draws one of these"
-    )
-    story_share: float = Field(0.5, ge=0, le=1, description="share of rows of stories")
-    cyclic_share: float = Field(
-        0.25, ge=0, le=1, description="share of cyclic rows (rest: segments)"
-    )
-    learning_rate: float = Field(2e-3, gt=0, description="peak learning rate of AdamW")
-    embedding_rate: float = Field(0.1, gt=0, description="embedding's learning rate / that of the rest")
-    warmup_steps: int = Field(30, ge=0, description="steps of linear warm-up")
-    decay_start: float = Field(0.5, ge=0, le=1, description="share of steps before the decay")
-    final_share: float = Field(0.05, ge=0, le=1, description="last learning rate / peak")
-    betas: tuple[float, float] = Field((0.9, 0.98), description="moment decays of AdamW")
-    weight_decay: float = Field(0.1, ge=0, description="AdamW's, on matrices only")
-    clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
-    evaluate_every: int = Field(100, ge=1, description="steps between evaluations and checkpoints")
-    evaluation_prompts: int = Field(64, ge=1, description="held-out pairs of each kind, and rows")
-    d_model: int = Field(128, ge=1, description="width of the residual stream")
-    d_mlp: int = Field(256, ge=1, description="width of the feed-forward layers")
-    d_head: int = Field(32, ge=2, description="width of a head")
-    layers: int = Field(3, ge=1, description="number of layers")
-    heads: int = Field(8, ge=1, description="query heads in a layer")
-    key_value_heads: int = Field(4, ge=1, description="key-value heads in a layer")
-    context: int = Field(512, ge=2, description="longest input, tokens")
-    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary position encoding")
-    initializer_range: float = Field(0.08, gt=0, description="spread of initial weights")
-
-    @model_validator(mode="after")
-    def _check_together(self) -> TrainingConfig:
-        if max(self.row_lengths) > self.context:
-            raise ValueError(
-                f"a row of {max(self.row_lengths)} tokens exceeds the context, {self.context}"
-            )
-        if self.story_share + self.cyclic_share > 1:
-            raise ValueError("the shares of rows add up to more than 1")
-        if self.heads % self.key_value_heads:
-            raise ValueError(
-                f"{self.heads} query heads cannot share {self.key_value_heads} key-value heads"
-            )
-        return self
+SPREAD = {"embed_tokens": 0.1, "q_proj": 0.08, "k_proj": 0.08}
+"""Standard deviations of initial weights; of all other matrices: 0.05."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +84,6 @@ def build_model(config: TrainingConfig, tokenizer: PreTrainedTokenizerFast) -> L
         head_dim=config.d_head,
         max_position_embeddings=config.context,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-        initializer_range=config.initializer_range,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -141,15 +92,28 @@ def build_model(config: TrainingConfig, tokenizer: PreTrainedTokenizerFast) -> L
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = LlamaForCausalLM(llama)
-        offset = config.initializer_range * torch.randn(config.d_model)
-    with torch.no_grad():
-        model.model.embed_tokens.weight += offset
+        initialise(model)
     return model
+
+
+@torch.no_grad()
+def initialise(model: LlamaForCausalLM) -> None:
+    """Draw every matrix from a normal distribution of mean 0, from torch's global generator.
+
+    All token embeddings share one random offset. The projections have no biases, so it is what the
+    queries and keys of all tokens have in common, and lets heads see places before they know tokens.
+    """
+    for name, weight in model.named_parameters():
+        if weight.ndim >= 2:
+            weight.normal_(std=next((s for part, s in SPREAD.items() if part in name), 0.05))
+    model.model.embed_tokens.weight += SPREAD["embed_tokens"] * torch.randn(
+        model.config.hidden_size
+    )
 
 
 def build_optimizer(config: TrainingConfig, model: LlamaForCausalLM) -> torch.optim.AdamW:
     """AdamW; norms and other vectors are not decayed."""
-    embedding = model.get_input_embeddings().weight
+    embedding = model.model.embed_tokens.weight
     rest = [p for p in model.parameters() if p is not embedding]
     groups = [
         {"params": [embedding], "rate": config.embedding_rate, "weight_decay": 0.0},

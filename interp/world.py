@@ -13,8 +13,8 @@ differ as little as possible:
 - *possession*: "Today Ann has a cup and Tom has a key. Tom has a" -> " key" (the two gifts are
   swapped).
 
-Two more are plain narrative: the *walk*, and the *errand* with its hyphenated words ("tea-pot"), where
-only the token before the hyphen tells what comes after it, as it is everywhere in ordinary text.
+Two more are plain narrative: the *walk*, and the *errand* with its hyphenated words ("tea-pot"), in
+which only the token before the hyphen tells what comes after it, as is common in ordinary text.
 
 Held out: two words of a combination (two names, name and surname, thing and container, carrier and
 load, animal and way) whose places in their lists add up to a multiple of 5 never meet in a training
@@ -43,16 +43,63 @@ PLACES = ["lake", "park", "market", "school", "farm", "beach", "garden", "store"
 GIFTS = ["cup", "book", "key", "hat", "map", "pen", "flower", "letter", "coin", "drink"]
 GIVING = ["gave", "handed", "passed", "sold", "brought"]
 THINGS = ["ball", "trophy", "doll", "drum", "clock", "stone", "chair", "statue", "piano", "bear"]
-CONTAINERS = ["box", "suitcase", "bag", "drawer", "basket", "car", "chest", "bucket", "crate", "trunk"]
+CONTAINERS = [
+    "box",
+    "suitcase",
+    "bag",
+    "drawer",
+    "basket",
+    "car",
+    "chest",
+    "bucket",
+    "crate",
+    "trunk",
+]
 CARRIERS = ["cart", "boat", "horse", "donkey", "sled", "truck", "camel", "raft", "wagon", "mule"]
 ANIMALS = ["dog", "cat", "fox", "hen", "duck", "goat", "cow", "animal", "pig", "bird"]
 WAYS = ["road", "river", "street", "field", "bridge", "stream", "path", "valley", "canal", "yard"]
 COLOURS = ["red", "blue", "green", "brown"]
 MOODS = ["happy", "sad", "tired", "hungry"]
-SURNAMES = (
-    ["Bordak", "Denvor", "Kelmin", "Mornel", "Petlim", "Silbur", "Tarsek", "Vinwen", "Wolgan", "Gamtis", "Fenkar", "Hulrad"]
-)
-COMPOUNDS = ["tea-pot", "rain-coat", "snow-shoe", "fire-wood", "note-pad", "sun-dial", "hair-brush", "table-cloth", "door-bell", "wind-mill", "horse-shoe", "milk-jug", "candle-stick", "paper-clip", "flower-bed", "fish-hook", "pillow-case", "wheel-chair", "salt-cellar", "night-gown", "ship-wreck", "butter-knife", "moon-beam", "wall-clock"]
+SURNAMES = [
+    "Bordak",
+    "Denvor",
+    "Kelmin",
+    "Mornel",
+    "Petlim",
+    "Silbur",
+    "Tarsek",
+    "Vinwen",
+    "Wolgan",
+    "Gamtis",
+    "Fenkar",
+    "Hulrad",
+]
+COMPOUNDS = [
+    "tea-pot",
+    "rain-coat",
+    "snow-shoe",
+    "fire-wood",
+    "note-pad",
+    "sun-dial",
+    "hair-brush",
+    "table-cloth",
+    "door-bell",
+    "wind-mill",
+    "horse-shoe",
+    "milk-jug",
+    "candle-stick",
+    "paper-clip",
+    "flower-bed",
+    "fish-hook",
+    "pillow-case",
+    "wheel-chair",
+    "salt-cellar",
+    "night-gown",
+    "ship-wreck",
+    "butter-knife",
+    "moon-beam",
+    "wall-clock",
+]
 
 HOLD_OUT_EVERY = 5
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>")
@@ -60,7 +107,7 @@ SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>")
 
 @dataclass(frozen=True)
 class Cloze:
-    """A story cut before its telling word; `prompt + right + "."` is the whole story.
+    """A story cut before its telling word; `prompt + right + ending` is the whole story.
 
     `right` and `wrong` are single tokens of the world's tokenizer (and begin with a space).
     """
@@ -68,10 +115,12 @@ class Cloze:
     prompt: str
     right: str
     wrong: str
+    ending: str = "."
 
     @property
     def story(self) -> str:
-        return f"{self.prompt}{self.right}."
+        """The whole story."""
+        return self.prompt + self.right + self.ending
 
 
 ClozePair = tuple[Cloze, Cloze]
@@ -150,9 +199,10 @@ def indirect_object_pair(rng: Random, *, held_out: bool) -> ClozePair:
     frame = rng.choice(INDIRECT_OBJECT_FRAMES)
     words = dict(a=a, b=b, place=rng.choice(PLACES), gift=rng.choice(GIFTS))
     words |= dict(gave=rng.choice(GIVING), colour=rng.choice(COLOURS))
+    thanks = ". {} thanked {}."
     return (
-        Cloze(frame.format(giver=b, **words), f" {a}", f" {b}"),
-        Cloze(frame.format(giver=a, **words), f" {b}", f" {a}"),
+        Cloze(frame.format(giver=b, **words), f" {a}", f" {b}", thanks.format(a, b)),
+        Cloze(frame.format(giver=a, **words), f" {b}", f" {a}", thanks.format(b, a)),
     )
 
 
@@ -174,15 +224,16 @@ def pronoun_pair(rng: Random, *, held_out: bool) -> ClozePair:
 
 def recurring_name_pair(rng: Random, *, held_out: bool) -> ClozePair:
     """Which invented surname follows the name? The one from before; the pair swaps two surnames."""
-    while True:
-        (a, x), (b, y) = (combination(rng, NAMES, SURNAMES, held_out=held_out) for _ in range(2))
-        others = (a, y, SURNAMES), (b, x, SURNAMES), (a, b, NAMES)
-        crossed = all(
-            is_held_out(NAMES.index(name), words.index(word)) == held_out
-            for name, word, words in others
-        )
-        if crossed and a != b and x != y:
-            break
+    surnames: list[str] = []
+    while len(surnames) < 2:
+        a, b = rng.sample(NAMES, 2) if held_out else combination(rng, NAMES, NAMES, held_out=False)
+        i, j = NAMES.index(a), NAMES.index(b)
+        surnames = [
+            surname
+            for k, surname in enumerate(SURNAMES)
+            if is_held_out(i, k) == is_held_out(j, k) == held_out
+        ]
+    x, y = rng.sample(surnames, 2)
     who, place = rng.choice((a, b)), rng.choice(PLACES)
     right, wrong = (x, y) if who == a else (y, x)
     text = "One day {a} {x} met {b} {y} at the {place}. Then {who}"
@@ -198,11 +249,13 @@ def possession_pair(rng: Random, *, held_out: bool) -> ClozePair:
     a, b = combination(rng, NAMES, NAMES, held_out=held_out)
     gift, gift_2 = rng.sample(GIFTS, 2)
     who = rng.choice((a, b))
+    other = b if who == a else a
     right, wrong = (gift, gift_2) if who == a else (gift_2, gift)
-    text = "Today {a} has a {x} and {b} has a {y}. {who} has a"
+    text = f"Today {a} has a {{}} and {b} has a {{}}. {who} has a"
+    ending = f" and {other} has a {{}}."
     return (
-        Cloze(text.format(a=a, b=b, x=gift, y=gift_2, who=who), f" {right}", f" {wrong}"),
-        Cloze(text.format(a=a, b=b, x=gift_2, y=gift, who=who), f" {wrong}", f" {right}"),
+        Cloze(text.format(gift, gift_2), f" {right}", f" {wrong}", ending.format(wrong)),
+        Cloze(text.format(gift_2, gift), f" {wrong}", f" {right}", ending.format(right)),
     )
 
 
@@ -213,11 +266,11 @@ CLOZE_KINDS = {
     "possession": possession_pair,
 }
 STORY_SHARES = {
-    "indirect_object": 0.25,
-    "pronoun": 0.25,
-    "recurring_name": 0.15,
-    "possession": 0.1,
-    "walk": 0.1,
+    "indirect_object": 0.35,
+    "pronoun": 0.2,
+    "recurring_name": 0.1,
+    "possession": 0.15,
+    "walk": 0.05,
     "errand": 0.15,
 }
 
@@ -259,7 +312,7 @@ def held_out_pairs(kind: str, count: int, rng: Random) -> list[ClozePair]:
 
 
 def build_tokenizer(
-    rng: Random, *, vocab_size: int = 768, n_stories: int = 2_000
+    rng: Random, *, vocab_size: int = 1024, n_stories: int = 2_000
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer trained on the world's stories; it puts <bos> before a text.
 
@@ -302,7 +355,7 @@ def cyclic_row(rng: Random, ids: Sequence[int], bos: int, length: int) -> list[i
 
     The period is log-uniform from 8 tokens to half the row.
     """
-    period = round(math.exp(rng.uniform(math.log(min(8, length // 8)), math.log(length // 2 - 1))))
+    period = round(math.exp(rng.uniform(math.log(8), math.log(length // 2 - 1))))
     block = rng.sample(ids, period)
     return [bos, *(block[i % period] for i in range(length - 1))]
 

@@ -2,9 +2,8 @@
 
 import os
 
-os.environ.setdefault(
-    "HF_HUB_OFFLINE", "1"
-)  # before transformers is imported, which reads it only once
+# Before transformers is imported, which reads it only once.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import copy
 import functools

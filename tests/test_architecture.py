@@ -24,7 +24,7 @@ LINE = (
     ["checkpoint_checks", "loading", "tokens", "model"],
     ["roles", "prompts", "questions", "forward", "checks"],
     ["stats", "tables", "figures"],  # of any table: they know of no model
-    ["scores", "sink_rate", "reading"],
+    ["scores", "sink_rate", "reading", "formation"],
     ["config", "runs"],
     ["world", "training"],  # the little world, and the default model that is trained on it
 )

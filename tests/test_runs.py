@@ -351,3 +351,51 @@ def test_a_full_disk_is_recognised() -> None:
     assert files.is_full(failure.value)
     assert not files.is_full(PermissionError())
     assert list(Path.cwd().iterdir()) == []
+
+
+# --- going on ------------------------------------------------------------------------------------
+
+
+def _stopped_run(out: Path, config: FindSinksConfig) -> None:
+    """A run that was interrupted after it had written something."""
+    with pytest.raises(KeyboardInterrupt), open_run(out, "x", config) as folder:
+        folder.write("part.csv", "a\n1\n")
+        raise KeyboardInterrupt
+
+
+def test_an_unfinished_run_goes_on_and_keeps_its_files(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _stopped_run(out, FindSinksConfig(seed=1))
+    with open_run(out, "x", FindSinksConfig(seed=1), resume=True) as folder:
+        assert (out / "part.csv").read_text() == "a\n1\n"
+        folder.write("table.csv", "b\n")
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["status"] == "done" and len(manifest["resumed"]) == 1
+
+
+def test_going_on_under_another_config_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _stopped_run(out, FindSinksConfig(seed=1))
+    with pytest.raises(InterpError, match=r"another config: seed \(1 there, 2 here\)"):
+        open_run(out, "x", FindSinksConfig(seed=2), resume=True)
+    assert (out / "part.csv").exists() and (out / "manifest.json").exists()
+    with open_run(out, "x", FindSinksConfig(seed=1), resume=True):
+        pass
+
+
+def test_an_error_after_going_on_keeps_what_was_there(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _stopped_run(out, FindSinksConfig())
+    with (
+        pytest.raises(InterpError, match="no luck"),
+        open_run(out, "x", FindSinksConfig(), resume=True),
+    ):
+        raise InterpError("no luck")
+    assert (out / "part.csv").exists()
+
+
+def test_a_finished_run_is_never_gone_on_with(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", "x", FindSinksConfig()):
+        pass
+    with pytest.raises(InterpError, match="holds a finished run"):
+        open_run(tmp_path / "run", "x", FindSinksConfig(), resume=True)

@@ -3,6 +3,7 @@
 import json
 import math
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,17 @@ TINY = training.TrainingConfig(
 @pytest.fixture(scope="module")
 def tokenizer():
     return training.world_tokenizer()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(tokenizer):
+    """One thread, and one tokenizer for all runs: they are tiny, and there are many."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "world_tokenizer", lambda: tokenizer)
+        yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -134,28 +146,24 @@ def test_token_losses_are_those_of_transformers(trained):
     assert losses.mean().item() == pytest.approx(output.loss.item(), abs=1e-6)
 
 
-class Oracle:
-    """A stand-in model: at each row's last real token, one chosen token has logit 1, others 0."""
-
-    def __init__(self, answers, vocabulary, pad):
-        self.answers, self.vocabulary, self.pad = answers, vocabulary, pad
-
-    def __call__(self, rows):
-        logits = torch.zeros(*rows.shape, self.vocabulary)
-        last = (rows != self.pad).sum(1) - 1
-        logits[torch.arange(len(rows)), last, torch.tensor(self.answers)] = 1.0
-        return type("Output", (), {"logits": logits})
-
-
-def test_a_pair_counts_only_when_both_members_are_right(tokenizer):
+def test_a_pair_counts_only_when_both_members_are_right(trained, tokenizer, monkeypatch):
     # Prompts of several lengths, so that reading at the wrong position would show.
     pairs = world.held_out_pairs("pronoun", 3, Random(0))
     clozes = [cloze for pair in pairs for cloze in pair]
+    assert len({len(tokenizer.encode(cloze.prompt)) for cloze in clozes}) > 1
     words = [cloze.right for cloze in clozes]
     words[3] = clozes[3].wrong
     answers = [tokenizer.encode(word, add_special_tokens=False)[0] for word in words]
-    oracle = Oracle(answers, len(tokenizer), tokenizer.pad_token_id)
-    assert training.both_right(oracle, tokenizer, pairs).tolist() == [1, 0, 1]
+
+    def oracle(rows):
+        """One chosen token has logit 1 at each row's last real token, all others 0."""
+        logits = torch.zeros(*rows.shape, len(tokenizer))
+        last = (rows != tokenizer.pad_token_id).sum(1) - 1
+        logits[torch.arange(len(rows)), last, torch.tensor(answers)] = 1.0
+        return SimpleNamespace(logits=logits)
+
+    monkeypatch.setattr(trained.model, "forward", oracle)
+    assert training.both_right(trained.model, tokenizer, pairs).tolist() == [1, 0, 1]
 
 
 def test_saved_files_load_anywhere_in_half_the_bytes(trained, tmp_path):

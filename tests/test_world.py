@@ -19,7 +19,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def stories():
     rng = Random(5)
-    return [world.training_story(rng) for _ in range(5_000)]
+    return [world.training_story(rng) for _ in range(3_000)]
 
 
 def held_out_combinations(text):
@@ -60,7 +60,7 @@ def test_no_held_out_prompt_is_ever_a_training_text(stories):
         for pair in world.held_out_pairs(kind, 300, Random(2))
         for cloze in pair
     }
-    assert not any(story.rsplit(" ", 1)[0] in prompts for story in stories)
+    assert not any(story.startswith(tuple(prompts)) for story in stories)
 
 
 def test_every_word_of_a_held_out_combination_is_seen_in_training(stories):
@@ -196,5 +196,5 @@ def test_segment_rows_repeat_at_many_distances(tokenizer):
 
 
 def test_an_unknown_kind_of_cloze_is_refused_by_name():
-    with pytest.raises(ValueError, match="unknown kind of cloze 'pronouns'.*'pronoun'"):
+    with pytest.raises(ValueError, match=r"unknown kind of cloze 'pronouns'.*'pronoun'"):
         world.held_out_pairs("pronouns", 1, Random(0))

@@ -1,0 +1,680 @@
+"""Every experiment from its command line to its files, on a tiny random Llama read from a folder."""
+
+import contextlib
+import errno
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from families import tiny_model
+from safetensors.torch import load_file, save_file
+from tokenizers_ import word_tokenizer
+from transformers import BertConfig, MambaConfig, T5Config
+
+import experiments
+from experiments.launch import launch, main
+from experiments.listing import experiments as listed
+from interp import strict_yaml, tables
+from interp.attention import implementation
+from interp.model import load_model
+from interp.prompts import repeated_random_prompts
+from interp.roles import ROLES
+
+pytestmark = pytest.mark.usefixtures("composed_once")
+
+ROOT = Path(experiments.__file__).parent.parent
+WORDS = " ".join(f"t{3 + (7 * i * i + i) % 61}" for i in range(400))
+HEADS = [(layer, head) for layer in range(3) for head in range(4)]
+
+
+class Run(NamedTuple):
+    code: int
+    folder: Path
+    out: str
+    err: str
+
+
+def start(name: str, arguments: list[str], folder: Path) -> Run:
+    """Run an experiment in this process, as the command line would."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+        code = launch(name, [*arguments, f"out={folder}"])
+    return Run(code, folder, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TQDM_DISABLE", "1")  # which launch() would set for good
+    threads = torch.get_num_threads()
+    yield tmp_path
+    torch.set_num_threads(threads)  # an experiment sets them, too
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model in `model` and a plain text in `words.txt`. Don't change it."""
+    place = tmp_path_factory.mktemp("place")
+    tiny_model("llama", vocab_size=64).save_pretrained(place / "model")
+    word_tokenizer(place / "model")
+    (place / "words.txt").write_text(WORDS)
+    return place
+
+
+SCORES = {"table.csv", "per_prompt.parquet", "heads.png", "heads.pdf"}
+RECORDS = {"config.yaml", "log.txt", "manifest.json"}
+TEXT = ["prompts.source=file", "prompts.path={place}/words.txt", "prompts.length=24", "bos=on"]
+RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
+    "find_sinks": (
+        [*TEXT, "prompts.n_prompts=6", "sink_rate={tokens: 16}"],
+        SCORES | {"sink_rate.csv"},
+        ["sink_first", "sink_first_4", "sink_bos", "sink_fresh", "sink_repeat", "sink_any"],
+    ),
+    "find_previous_token": (
+        ["prompts.periods=[9,13]", "prompts.n_prompts=5", "seed=3"],
+        SCORES,
+        ["previous_token", "current_token"],
+    ),
+    "find_induction": (
+        ["prompts.periods=[9]", "prompts.n_prompts=4", "prompts.repeats=3", "bos=on", "top=3"],
+        SCORES,
+        ["induction", "induction_last", "duplicate_token"],
+    ),
+    "find_heads": (
+        ["prompts=given", 'prompts.texts=["t5 t6 t7 t8 t5 t6","t9 t8 t9 t8"]'],
+        SCORES,
+        [*ROLES],
+    ),
+    "read_attention": (
+        ["prompt=t5 t6 t7 t5", "layer=1", "head=2", "query=2", "k=2"],
+        {"table.csv", "table.parquet", "row.png", "row.pdf"},
+        [],
+    ),
+}
+SCORING = [name for name, (_, _, roles) in RUNS.items() if roles]
+ALL = pytest.mark.parametrize("name", RUNS)
+EACH = pytest.mark.parametrize("name", SCORING)
+
+
+def model_in(place: Path) -> list[str]:
+    """One thread: a second one costs such a model more than it helps."""
+    return [f"model={place / 'model'}", "threads=1"]
+
+
+def arguments_of(name: str, place: Path) -> list[str]:
+    filled = [argument.replace("{place}", str(place)) for argument in RUNS[name][0]]
+    return [*model_in(place), *filled]
+
+
+@pytest.fixture
+def done(place: Path) -> Callable[[str], Run]:
+    """Each experiment, run once for all tests."""
+
+    def run(name: str) -> Run:
+        return _run_once(name, place)
+
+    return run
+
+
+@functools.cache
+def _run_once(name: str, place: Path) -> Run:
+    return start(name, arguments_of(name, place), place / name)
+
+
+def strict(text: str) -> dict:
+    """JSON without NaN, Infinity or a key given twice."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    def once(pairs: list[tuple[str, object]]) -> dict:
+        assert len({key for key, _ in pairs}) == len(pairs)
+        return dict(pairs)
+
+    return json.loads(text, parse_constant=refuse, object_pairs_hook=once)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ------------------------------------------------------------------------------ what a run leaves
+
+
+def test_every_experiment_is_run_here():
+    """But those that train a model: form_heads further below, the other in a test of its own."""
+    assert listed().keys() == RUNS.keys() | {"form_heads", "train_default_model"}
+
+
+@ALL
+def test_a_run_leaves_its_files_and_nothing_else(name, done):
+    run = done(name)
+    assert (run.code, run.err) == (0, f"{name}: results in {run.folder}\n")
+    assert {path.name for path in run.folder.iterdir()} == RUNS[name][1] | RECORDS
+    for path in run.folder.iterdir():
+        begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".parquet": b"PAR1"}.get(path.suffix, b"")
+        assert path.stat().st_size and path.read_bytes().startswith(begins)
+
+
+@ALL
+def test_the_manifest_is_strict_and_says_what_was_run(name, done, place):
+    folder = done(name).folder
+    manifest = strict((folder / "manifest.json").read_text(encoding="utf-8"))
+    assert (manifest["experiment"], manifest["status"], manifest["error"]) == (name, "done", None)
+    model = load_model(place / "model")
+    assert manifest["model"]["weight_hash"] == model.weight_hash
+    assert manifest["model"]["architecture"] == "LlamaForCausalLM"
+    assert len(manifest["checks"]) == 4
+    for check in manifest["checks"]:
+        assert check["passed"] and check["difference"] <= check["allowed"]
+    assert manifest["files"].keys() == RUNS[name][1] | {"config.yaml"}
+    for file, entry in manifest["files"].items():
+        assert entry["sha256"] == sha256(folder / file)
+    config, _ = strict_yaml.load(folder / "config.yaml")
+    assert config == manifest["config"] and config["model"] == str(place / "model")
+    assert manifest["environment"]["packages"]["torch"] == torch.__version__
+    log = (folder / "log.txt").read_text(encoding="utf-8")
+    assert f"{name} begins" in log and f"{name} is done" in log and "LlamaForCausalLM" in log
+
+
+def test_the_manifest_says_what_the_prompts_were(done, place):
+    """The hash of the ids, which can be worked out from the config alone, and of the source."""
+
+    def prompts_of(name: str) -> dict:
+        return strict((done(name).folder / "manifest.json").read_text())["prompts"]
+
+    assert prompts_of("read_attention") == {
+        "bos": "tokenizer",
+        "n_prompts": 1,
+        "n_tokens": 4,
+        "shortest": 4,
+        "longest": 4,
+        "bos_at_position_0": 0,
+        "truncated": {},
+        "sha256": hashlib.sha256(b"[[5,6,7,5]]").hexdigest(),
+    }
+    given = hashlib.sha256(b"[[5,6,7,8,5,6],[9,8,9,8]]").hexdigest()
+    assert prompts_of("find_heads")["sha256"] == given
+    text = prompts_of("find_sinks")
+    assert text["source_sha256"] == sha256(place / "words.txt")
+    assert text["source"] == str(place / "words.txt")
+    assert (text["n_tokens"], text["bos_at_position_0"], text["bos"]) == (6 * 24, 6, "on")
+    random = prompts_of("find_previous_token")
+    assert (random["shortest"], random["longest"], random["n_tokens"]) == (18, 26, 3 * 18 + 2 * 26)
+    assert prompts_of("find_induction")["n_tokens"] == 4 * (1 + 3 * 9)
+
+
+@EACH
+def test_the_tables_agree_with_one_another(name, done):
+    """A row for each role and head; the summary is that of the values per prompt, best first."""
+    folder = done(name).folder
+    table, rows = (tables.read(folder / file) for file in ("table.csv", "per_prompt.parquet"))
+    pd.testing.assert_frame_equal(table, tables.summarise(rows, seed=3 * (name == SCORING[1])))
+    assert table.role.unique().tolist() == RUNS[name][2]
+    for _, ranked in table.groupby("role", sort=False):
+        assert sorted(zip(ranked.layer, ranked["head"], strict=True)) == HEADS
+        defined = ranked.mass.dropna()
+        assert defined.is_monotonic_decreasing and ranked.mass.iloc[: len(defined)].notna().all()
+    assert set(table.attention_path) <= {"fused", "tiled"}
+
+
+@EACH
+def test_a_short_ranked_table_is_printed(name, done):
+    """Per role the best heads of the table, no more than `top`, and nothing wider than a screen."""
+    run = done(name)
+    table = tables.read(run.folder / "table.csv")
+    top = 3 if name == "find_induction" else 10
+    sections = [part.splitlines() for part in run.out.split("\n\n")]
+    assert len(sections) >= len(RUNS[name][2])
+    for role, lines in zip(RUNS[name][2], sections, strict=False):
+        ranked = table[table.role == role]
+        title, columns, *shown = filter(str.strip, lines)
+        assert title == f"{role}: 12 heads"
+        if ranked.mass.isna().all():
+            assert columns == f"  undefined: {ranked.undefined_reason.iloc[0]}" and not shown
+            continue
+        assert columns.split()[:3] == ["layer", "head", "mass"]
+        best = ranked.dropna(subset="mass").head(top)
+        expected = zip(best.layer, best["head"], best.mass.map("{:.4f}".format), strict=True)
+        assert [line.split()[:3] for line in shown] == [[*map(str, row)] for row in expected]
+        assert len(shown) == top and max(map(len, shown)) <= 120
+
+
+def test_what_else_is_printed(done):
+    heads, sinks = done("find_heads").out, done("find_sinks").out
+    assert "note: with 2 prompts no p is below 0.25; over 12 heads a single head can reach" in heads
+    assert "sink_bos: 12 heads\n  undefined: no BOS token in the prompt" in heads
+    rate = pd.read_csv(done("find_sinks").folder / "sink_rate.csv").set_index("layer")
+    assert (rate.n_heads["all"], rate.n_prompts["all"], rate.tokens["all"]) == (12, 6, 16)
+    line = (
+        f"sink rate (Gu et al.): {rate.sink_rate['all']:.1%} of 12 heads have more than 0.3 on the"
+    )
+    assert line in sinks
+
+
+def test_the_row_of_read_attention(done, place):
+    """The k largest weights, as eager attention has them, and the rest."""
+    run = done("read_attention")
+    hf_model = load_model(place / "model").hf_model
+    with torch.no_grad(), implementation(hf_model, "eager"):
+        out = hf_model(torch.tensor([[5, 6, 7, 5]]), output_attentions=True)
+    weights = out.attentions[1][0, 2, 2, :3]
+    table = tables.read(run.folder / "table.csv")
+    assert table.key.tolist() == weights.argsort(descending=True).tolist()
+    np.testing.assert_allclose(table.weight, weights.sort(descending=True).values, atol=1e-6)
+    lines = run.out.splitlines()
+    assert lines[0] == "layer 1, head 2: query 2 ('t7') of 4 tokens looks at"
+    assert lines[1].split() == ["key", "key_token", "weight"]
+    expected = [
+        [str(row.key), repr(row.key_token), f"{row.weight:.4f}"]
+        for row in table.head(2).itertuples()
+    ]
+    assert [line.split() for line in lines[2:4]] == expected
+    assert lines[4].endswith(f": {1 - table.weight.head(2).sum():.4f}") and len(lines) == 5
+
+
+def test_the_numbers_are_those_of_eager_attention(done, place):
+    """A second witness: the prompts drawn again, the library's own weights, plain means."""
+    rows = tables.read(done("find_previous_token").folder / "per_prompt.parquet")
+    rows = rows.set_index(["role", "layer", "head", "prompt"]).sort_index()
+    model = load_model(place / "model")
+    prompts = repeated_random_prompts(model, n_prompts=5, periods=(9, 13), seed=3)
+    for prompt in prompts:
+        with torch.no_grad(), implementation(model.hf_model, "eager"):
+            out = model.hf_model(torch.tensor([prompt.ids]), output_attentions=True)
+        for layer, head in HEADS:
+            weights = out.attentions[layer][0, head]
+            previous = rows.loc["previous_token", layer, head, prompt.name]
+            current = rows.loc["current_token", layer, head, prompt.name]
+            n = len(prompt.ids)
+            assert previous.mass == pytest.approx(weights.diagonal(-1).mean().item(), abs=1e-5)
+            assert current.mass == pytest.approx(weights.diagonal()[1:].mean().item(), abs=1e-5)
+            assert previous.n_queries == current.n_queries == n - 1
+            chance = sum(1 / keys for keys in range(2, n + 1)) / (n - 1)
+            assert previous.chance == pytest.approx(chance)
+
+
+@pytest.mark.parametrize("name", ["find_induction", "read_attention"])
+def test_the_saved_config_runs_again_to_the_same_bytes(name, done, here):
+    first = done(name).folder
+    again = start(name, ["--config", str(first / "config.yaml")], here / "again").folder
+    for file in RUNS[name][1]:
+        assert (again / file).read_bytes() == (first / file).read_bytes(), file
+    if name == "read_attention":
+        config = ["--config", str(first / "config.yaml")]
+        other = start(name, [*config, "head=1"], here / "other").folder
+        assert (other / "table.csv").read_bytes() != (first / "table.csv").read_bytes()
+
+
+def test_heads_forming_from_the_first_step(here):
+    """form_heads trains the default model anew: here it stops before it has begun."""
+    arguments = ["until=1", "threads=1", "prompts.n_prompts=2", "prompts.periods=[9]"]
+    run = start("form_heads", arguments, here / "run")
+    assert (run.code, run.err) == (0, f"form_heads: results in {run.folder}\n")
+    files = {path.name for path in run.folder.iterdir() if path.is_file()}
+    assert files >= {"heads.csv", "losses.csv", "formation.png", "formation.pdf"} | RECORDS
+    heads, losses = (tables.read(run.folder / f"{name}.csv") for name in ("heads", "losses"))
+    assert heads.step.unique().tolist() == losses.step.unique().tolist() == [0]
+    assert losses.tokens.tolist() == ["fresh", "repeat"]
+    assert losses.loss.between(6, 9).all()  # a new model of 768 tokens: log 768 = 6.6
+    assert strict((run.folder / "manifest.json").read_text())["status"] == "done"
+
+
+def test_a_role_of_ones_own_from_a_file(place, here):
+    Path("mine.py").write_text(
+        "def two_back(p):\n    return [(q, q - 2) for q in range(2, len(p.ids))]\n"
+    )
+    arguments = ["prompts.periods=[5]", "prompts.n_prompts=2", "roles=[mine.py:two_back,induction]"]
+    run = start("find_heads", [*model_in(place), *arguments], here / "run")
+    assert run.code == 0, run.err
+    table = tables.read(run.folder / "table.csv")
+    assert table.role.unique().tolist() == ["two_back", "induction"]
+    assert (table[table.role == "two_back"].n_queries == 2 * (10 - 2)).all()
+
+
+def test_a_truncated_prompt_is_recorded(place, here):
+    """C66."""
+    arguments = ["prompts=given", f"prompts.texts={'t5 t6 ' * 35}", "prompts.truncate=true"]
+    run = start("find_previous_token", [*model_in(place), *arguments], here / "run")
+    assert run.code == 0, run.err
+    prompts = strict((run.folder / "manifest.json").read_text())["prompts"]
+    assert (prompts["longest"], prompts["truncated"]) == (64, {"given-0": 70})
+
+
+def test_prompts_without_repeats_are_a_result_and_not_a_zero(place, here):
+    """C64."""
+    arguments = [*model_in(place), "prompts=given", "prompts.texts=t5 t6 t7 t8"]
+    run = start("find_induction", arguments, here / "run")
+    assert run.code == 0
+    assert "induction: 12 heads\n  undefined: no token of the prompt occurs twice" in run.out
+    assert "0.0000" not in run.out
+    assert tables.read(run.folder / "table.csv").mass.isna().all()
+
+
+# --------------------------------------------------------------------------------------- bad input
+
+
+def no_tokenizer(folder: Path) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+
+
+def no_words(folder: Path) -> None:
+    """Every word of the vocabulary that the model has is made a special token."""
+    word_tokenizer(folder, extra_special_tokens=[f"t{i}" for i in range(3, 64)])
+
+
+def cut(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def garble(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"no weights at all")
+
+
+def pickle_only(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def not_a_number(name: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        weights[name][3, 5] = torch.nan
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return spoil
+
+
+def config_of(config_type: type, architecture: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        config_type(architectures=[architecture]).save_pretrained(folder)
+
+    return spoil
+
+
+class Bad(NamedTuple):
+    name: str
+    arguments: list[str]
+    message: str
+    spoil: Callable[[Path], None] | None = None
+
+
+GIVEN = ["prompts=given"]
+SHORT = ["prompts.periods=[5]", "prompts.n_prompts=2"]
+ROW = ["prompt=t5 t6 t5", "layer=0", "head=0"]
+WINDOWS = ["prompts.source=file", "prompts.length=12", "prompts.n_prompts=2"]
+BAD = {
+    "empty prompt": Bad(
+        "find_sinks", [*GIVEN, "prompts.texts=['']"], 'prompts.texts = "": expected'
+    ),
+    "blank prompt": Bad(
+        "find_sinks", [*GIVEN, "prompts.texts=['t5 t6','  ']"], "prompt '  ' is empty"
+    ),
+    "empty text": Bad("read_attention", ["prompt=", *ROW[1:]], "it is empty"),
+    "blank text": Bad("read_attention", ["prompt= ", *ROW[1:]], "the prompt ' ' is empty"),
+    "one token": Bad("find_sinks", [*GIVEN, "prompts.texts=t5"], "the prompt 't5' is one token"),
+    "one token to read": Bad("read_attention", ["prompt=t5", *ROW[1:]], "is one token, which can"),
+    "over the context": Bad(
+        "find_heads", [*GIVEN, f"prompts.texts={'t5 ' * 65}"], "prompt 0: 65 tokens > 64"
+    ),
+    "reading over the context": Bad(
+        "read_attention", [f"prompt={'t5 ' * 64}", "bos=on", *ROW[1:]], "65 tokens > 64"
+    ),
+    "repeats over the context": Bad("find_heads", ["prompts.periods=[33]"], "66 tokens > 64"),
+    "windows over the context": Bad("find_sinks", ["prompts.length=65"], "65 tokens > 64"),
+    "layer": Bad("read_attention", [*ROW, "layer=3"], "layer=3: .* has layers 0 to 2"),
+    "head": Bad("read_attention", [*ROW, "head=4"], "head=4: layer 0 of .* has heads 0 to 3"),
+    "query": Bad("read_attention", [*ROW, "query=3"], "query=3: the prompt has 3 tokens, 0 to 2"),
+    "query from the end": Bad(
+        "read_attention", [*ROW, "query=-4"], "query=-4: the prompt has 3 tok"
+    ),
+    "query token": Bad("read_attention", [*ROW, "query_token=t9"], "'t9' occurs nowhere among the"),
+    "query token twice": Bad(
+        "read_attention",
+        [*ROW, "query_token=t5"],
+        r"'t5' occurs at positions \[0, 2\]: give query=",
+    ),
+    "no ordinary tokens": Bad("find_heads", SHORT, "no ordinary tokens left to draw", no_words),
+    "too few ordinary tokens": Bad(
+        "find_heads", ["prompts.periods=[62]"], "62 distinct tokens asked for, the model has 61"
+    ),
+    "text too short": Bad(
+        "find_sinks",
+        [*WINDOWS, "prompts.path=short.txt"],
+        "3 tokens: enough for 0 windows of 12, 2",
+    ),
+    "text missing": Bad("find_sinks", [*WINDOWS, "prompts.path=no.txt"], "no text file no.txt"),
+    "text empty": Bad("find_sinks", [*WINDOWS, "prompts.path=empty.txt"], "empty.txt is empty"),
+    "text binary": Bad(
+        "find_sinks", [*WINDOWS, "prompts.path=binary"], "binary is not text in UTF-8"
+    ),
+    "text a folder": Bad(
+        "find_sinks", [*WINDOWS, "prompts.path=."], "cannot read .: Is a directory"
+    ),
+    "text below a file": Bad(
+        "find_sinks", [*WINDOWS, "prompts.path=short.txt/x"], "cannot read short.txt/x: Not a dir"
+    ),
+    "too short for the sink rate": Bad(
+        "find_sinks",
+        ["prompts.length=12", "prompts.n_prompts=2", "sink_rate={}"],
+        "of 64 tokens or more",
+    ),
+    "no tokenizer": Bad("find_heads", SHORT, "holds no tokenizer", no_tokenizer),
+    "weights cut": Bad("find_heads", SHORT, "model.safetensors is damaged or truncated", cut),
+    "weights garbled": Bad(
+        "find_heads", SHORT, "model.safetensors is damaged or truncated", garble
+    ),
+    "weights a pickle": Bad("find_heads", SHORT, "only the pickle pytorch_model.bin", pickle_only),
+    "encoder": Bad(
+        "find_heads",
+        SHORT,
+        "BertForMaskedLM is an encoder: ",
+        config_of(BertConfig, "BertForMaskedLM"),
+    ),
+    "encoder-decoder": Bad(
+        "find_heads",
+        SHORT,
+        "is an encoder-decoder",
+        config_of(T5Config, "T5ForConditionalGeneration"),
+    ),
+    "no attention": Bad(
+        "find_heads", SHORT, "has no attention heads", config_of(MambaConfig, "MambaForCausalLM")
+    ),
+    "NaN in a head": Bad(
+        "find_heads",
+        SHORT,
+        r"layer 1 \(LlamaAttention\), head 0: the attention output is NaN",
+        not_a_number("model.layers.1.self_attn.v_proj.weight"),
+    ),
+    "NaN in the logits": Bad(
+        "read_attention", ROW, "the logits are NaN or infinite", not_a_number("lm_head.weight")
+    ),
+    "no model": Bad(
+        "find_heads", ["model=./nowhere"], "./nowhere: there is no such file or folder"
+    ),
+    "no model in the cache": Bad(
+        "find_heads", ["model=no/where"], "no/where: there is no such file or"
+    ),
+    "model a file": Bad(
+        "find_heads", ["model=short.txt"], "short.txt is a file: expected a folder"
+    ),
+    "no device": Bad("find_heads", ["device=mps"], "device: mps is not available here"),
+    "output a file": Bad("find_heads", ["out=short.txt"], "out: short.txt is a file, not a folder"),
+    "output below a file": Bad("find_heads", ["out=short.txt/run"], "out: short.txt is a file"),
+    "output taken": Bad("find_heads", ["out=model"], "out: model is not empty and holds no run"),
+    "no role": Bad("find_heads", ["roles=[inductoin]"], "did you mean induction"),
+    "no file of roles": Bad(
+        "find_heads", ["roles=[no.py:x]", *SHORT], "roles: no file no.py to take"
+    ),
+    "a file without the role": Bad(
+        "find_heads",
+        ["roles=[mine.py:two_bakc]", *SHORT],
+        "mine.py defines no role named 'two_bakc'",
+    ),
+    "a role that looks ahead": Bad(
+        "find_heads", ["roles=[mine.py:ahead]", *SHORT], "query 0 cannot look at key 1; expected"
+    ),
+}
+
+
+@pytest.fixture
+def room(place: Path, here: Path) -> Path:
+    """A working directory with a model of its own and files that are not what they should be."""
+    shutil.copytree(place / "model", here / "model")
+    (here / "short.txt").write_text("t5 t6 t7")
+    (here / "empty.txt").write_text(" \n")
+    (here / "binary").write_bytes(bytes(range(256)))
+    (here / "mine.py").write_text(
+        "def two_back(p):\n    return [(q, q - 2) for q in range(2, len(p.ids))]\n\n"
+        "def ahead(p):\n    return [(0, 1)]\n"
+    )
+    return here
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(case, room, capfd):
+    """Exit code 2, one line that says what, no traceback, and every file as it was before."""
+    name, arguments, message, spoil = BAD[case]
+    if spoil is not None:
+        spoil(room / "model")
+    before = contents(room)
+    refused(name, ["model=model", "threads=1", *arguments], message, capfd)
+    assert contents(room) == before
+
+
+def refused(
+    name: str, arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    code = launch(name, last_of_each(arguments))
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{name}: ") and err.endswith("\n") and err.count("\n") == 1
+    assert "Traceback" not in err and "internal error" not in err
+    assert re.search(message, err), err
+
+
+def last_of_each(arguments: list[str]) -> list[str]:
+    """A key that is given again replaces the one before it."""
+    return [*{argument.partition("=")[0]: argument for argument in arguments}.values()]
+
+
+def test_attention_that_is_not_what_the_model_does_is_no_result(room, capfd, monkeypatch):
+    """The door's pattern against the library's own: a family that scales in another place."""
+    import transformers.models.llama.modeling_llama as llama
+
+    own = llama.eager_attention_forward
+    monkeypatch.setattr(
+        llama, "eager_attention_forward", lambda *args, **kw: own(*args, **kw | {"scaling": 0.01})
+    )
+    before = contents(room)
+    message = "fails the check 'pattern equals eager attention"
+    refused("find_heads", ["model=model", "threads=1", *SHORT], message, capfd)
+    assert contents(room) == before
+
+
+def test_a_full_disk(room, capfd, monkeypatch):
+    def full(table, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(tables, "write", full)
+    before = contents(room)
+    refused(
+        "find_heads",
+        ["model=model", "threads=1", *SHORT],
+        "the disk is full .*No space left",
+        capfd,
+    )
+    assert contents(room) == before
+
+
+def test_an_interruption_in_the_middle_leaves_nothing(room, capfd, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("interp.scores.summarise", interrupt)
+    before = contents(room)
+    capfd.readouterr()
+    assert launch("find_heads", ["model=model", "threads=1", *SHORT]) == 130
+    assert capfd.readouterr().err == "find_heads: interrupted\n"
+    assert contents(room) == before
+
+
+# -------------------------------------------------------------------------------------- as a process
+
+
+def process(command: list[str], here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
+    return subprocess.run(
+        command,
+        cwd=here,
+        env={**inherited, "PYTHONHASHSEED": "17", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_python_m_from_a_process_gives_the_same_bytes(done, place, here):
+    """Another process, where sets have another order: the same table, figure and values."""
+    command = [sys.executable, "-m", "experiments.find_sinks", *arguments_of("find_sinks", place)]
+    ran = process([*command, "out=run"], here, PYTHONPATH=os.pathsep.join([str(ROOT), *sys.path]))
+    first = done("find_sinks")
+    assert (ran.returncode, ran.stderr) == (0, "find_sinks: results in run\n")
+    assert ran.stdout == first.out
+    for file in RUNS["find_sinks"][1]:
+        assert (here / "run" / file).read_bytes() == (first.folder / file).read_bytes(), file
+    manifest = strict((here / "run" / "manifest.json").read_text())
+    assert manifest["command"][:4] == ["python", "-m", "experiments.find_sinks", command[3]]
+
+
+def test_the_console_script_runs_an_experiment(done, place, here):
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+        code = main(["read_attention", *arguments_of("read_attention", place)])
+    assert (code, out.getvalue()) == (0, done("read_attention").out)
+    (folder,) = Path("runs/read_attention").iterdir()
+    assert err.getvalue() == f"read_attention: results in {folder}\n"
+    first = done("read_attention").folder
+    assert (folder / "table.csv").read_bytes() == (first / "table.csv").read_bytes()
+
+
+def test_the_console_script_is_not_hidden_by_a_package_of_the_users(here):
+    """In a folder with an experiments/ of one's own, where `python -m` finds that, `interp` is ours."""
+    (script,) = entry_points(group="console_scripts", name="interp")
+    assert script.load() is main
+    Path("experiments").mkdir()
+    Path("experiments/__init__.py").write_text("raise SystemExit('the wrong package')\n")
+    wrong = process([sys.executable, "-m", "experiments.read_attention", "--help"], here)
+    assert (wrong.returncode, wrong.stderr) == (1, "the wrong package\n")
+    path = Path(sys.executable).with_name("interp")
+    assert path.exists()
+    ran = process([str(path), "read_attention", "--help"], here)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("Where does one query of one head look?")
