@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
@@ -43,12 +44,12 @@ def run(config: Config, folder: RunFolder) -> None:
         nonlocal prompts
         if prompts is None:
             prompts = make_prompts(config, model, folder)
-        options = {"confidence": config.confidence, "seed": config.seed}
-        heads.append(heads_at(model, prompts, step, **options))
-        losses.append(losses_at(model, prompts, step, **options))
+        confidence, seed = config.confidence, config.seed
+        heads.append(heads_at(model, prompts, step, confidence=confidence, seed=seed))
+        losses.append(losses_at(model, prompts, step, confidence=confidence, seed=seed))
         for name, parts in (("heads", heads), ("losses", losses)):
             table = pd.concat(parts, ignore_index=True)
-            folder.write(f"{name}.csv", lambda path, table=table: tables.write(table, path))
+            folder.write(f"{name}.csv", partial(tables.write, table))
 
     _train(config, folder, visit) if not config.revisions else _read(config, folder, visit)
     read = tables.read(folder.path("heads.csv")), tables.read(folder.path("losses.csv"))
@@ -65,6 +66,7 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:
     """Train the default model again and visit each of its checkpoints."""
+    from interp.checks import check_model
     from interp.model import load_model
     from interp.training import TrainingConfig, train, world_tokenizer
 
@@ -84,8 +86,9 @@ def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None
             advance(record.step - done)
             done = record.step
 
-        train(training, folder.path("training"), on_record, until=config.until)
-    folder.record(training=training.model_dump())
+        trained = train(training, folder.path("training"), on_record, until=config.until)
+    model = load_model((trained.model, trained.tokenizer))
+    folder.record(training=training.model_dump(), model=model.describe(), checks=check_model(model))
 
 
 def _read(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:

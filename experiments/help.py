@@ -56,7 +56,9 @@ def help_text(name: str, docstring: str, config: type[BaseModel]) -> str:
 
 def _example(keys: dict[str, Key]) -> str:
     needed = [key for key in keys.values() if key.default is None]
-    return " ".join(f"{key.path}={key.examples[0]}" for key in [*needed, keys.get("model", keys["out"])])
+    return " ".join(
+        f"{key.path}={key.examples[0]}" for key in [*needed, keys.get("model", keys["out"])]
+    )
 
 
 def _lines(keys: Iterable[Key]) -> Iterator[str]:

@@ -3,9 +3,10 @@
     python -m experiments.find_sinks model=gpt2 prompts.length=512
     interp find_sinks --config my.yaml seed=1
 
-An experiment is a module with a docstring, `Config` (a model of interp.config) and
-`run(config, folder)`, and `RESUMES = True` if it can go on where it was stopped; its last line is `sys.exit(launch("NAME"))`. Results go to standard output,
-everything else to standard error or to log.txt in the run folder.
+An experiment is a module with a docstring, `Config` (a model of interp.config), `run(config, folder)`
+and, if it can go on where it was stopped, `RESUMES = True`; its last line is
+`sys.exit(launch("NAME"))`. Results go to standard output, everything else to standard error or to
+log.txt in the run folder.
 
 Exit codes: 0 done; 1 a bug of ours (the traceback is in a file, which is named); 2 something the
 user can put right, said in one line; 130 interrupted; 141 nobody reads the output any more.
@@ -123,7 +124,8 @@ def _guarded(name: str, action: Callable[[], None]) -> int:
         os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         action()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller (>&-)
+            sys.stdout.flush()
     except InterpError as error:
         return _refuse(name, str(error))
     except KeyboardInterrupt as error:

@@ -34,7 +34,7 @@ def run(config: Config, folder: RunFolder) -> None:
         f"({table.query_token.iloc[0]!r}) of {len(prompt.ids)} tokens looks at"
     )
     print(tables.as_text(shown[["key", "key_token", "weight"]]))
-    rest = 1 - shown.weight.sum()
+    rest = max(0.0, 1 - shown.weight.sum())
     print(
         f"the rest of its attention, on {len(table) - len(shown)} other keys or a learned sink: {rest:.4f}"
     )

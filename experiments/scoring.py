@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.launch import progress
@@ -10,7 +11,7 @@ from experiments.launch import progress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interp.config import Given, RepeatedRandom, RunConfig, ScoreConfig, Text
+    from interp.config import FormHeadsConfig, Given, RepeatedRandom, RunConfig, ScoreConfig, Text
     from interp.model import Model
     from interp.prompts import Prompt
     from interp.roles import AnySink, Role
@@ -40,7 +41,9 @@ def load(config: RunConfig, folder: RunFolder) -> Model:
     return model
 
 
-def make_prompts(config: ScoreConfig, model: Model, folder: RunFolder) -> list[Prompt]:
+def make_prompts(
+    config: ScoreConfig | FormHeadsConfig, model: Model, folder: RunFolder
+) -> list[Prompt]:
     """Prompts as the config asks for them; what they are goes into the manifest."""
     from interp import prompts as make
 
@@ -65,7 +68,7 @@ def make_prompts(config: ScoreConfig, model: Model, folder: RunFolder) -> list[P
             text,
             n_prompts=source.n_prompts,
             length=source.length,
-            name=source.source,
+            name=Path(name).stem if source.source == "file" else name,
             bos=config.bos,
             seed=config.seed,
         )
@@ -146,8 +149,9 @@ def save_sink_rate(config: ScoreConfig, folder: RunFolder, sinks: SinkRate) -> N
     table = sinks.table(confidence=config.confidence, seed=config.seed)
     folder.write("sink_rate.csv", lambda path: table.to_csv(path, index=False))
     whole = table.iloc[-1]
+    interval = f"[{whole.ci_low:.1%}, {whole.ci_high:.1%}], " if whole.n_prompts > 1 else ""
     print(
         f"\nsink rate (Gu et al.): {whole.sink_rate:.1%} of {whole.n_heads} heads have more than "
         f"{sinks.epsilon:g} on the first of {sinks.tokens} tokens "
-        f"[{whole.ci_low:.1%}, {whole.ci_high:.1%}], {whole.n_prompts} prompts"
+        f"{interval}{whole.n_prompts} prompts"
     )

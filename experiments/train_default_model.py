@@ -56,7 +56,9 @@ def run(config: Config, folder: RunFolder) -> None:
     if shipped == model.weight_hash:
         print("these are the weights of the shipped default model, bit for bit")
     else:
-        print("these are not the weights of the shipped default model (seed 0, 1 thread, all steps)")
+        print(
+            "these are not the weights of the shipped default model (seed 0, 1 thread, all steps)"
+        )
 
 
 if __name__ == "__main__":

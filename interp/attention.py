@@ -13,6 +13,7 @@ Source: transformers' ``AttentionInterface`` and ``AttentionMaskInterface`` (5.x
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,6 +55,7 @@ class Visit:
     paths: dict[int, str] = field(default_factory=dict)
 
 
+_SETTING = threading.RLock()
 _VISIT: ContextVar[Visit | None] = ContextVar("interp_visit", default=None)
 
 
@@ -87,15 +89,17 @@ def open_door(
 @contextmanager
 def implementation(hf_model: PreTrainedModel, name: str) -> Iterator[None]:
     """Set the attention implementation of the model and all its parts; put each back afterwards."""
-    configs = _configs(hf_model)
-    before = [config._attn_implementation_internal for config in configs]
-    try:
-        for config in configs:
-            config._attn_implementation_internal = name
-        yield
-    finally:
-        for config, own in zip(configs, before, strict=True):
-            config._attn_implementation_internal = own
+    # Threads that share a model (or a config) would put back each other's implementation.
+    with _SETTING:
+        configs = _configs(hf_model)
+        before = [config._attn_implementation_internal for config in configs]
+        try:
+            for config in configs:
+                config._attn_implementation_internal = name
+            yield
+        finally:
+            for config, own in zip(configs, before, strict=True):
+                config._attn_implementation_internal = own
 
 
 def _configs(hf_model: PreTrainedModel) -> list[PreTrainedConfig]:

@@ -55,7 +55,7 @@ class RepeatedRandom(Strict):
     """Random ordinary tokens, repeated: what induction and duplicate-token heads answer to."""
 
     kind: Literal["repeated_random"] = "repeated_random"
-    n_prompts: PositiveInt = Field(default=16, description="Number of prompts.")
+    n_prompts: int = Field(default=16, ge=1, le=100_000, description="Number of prompts.")
     periods: Annotated[tuple[PositiveInt, ...], Listed] = Field(
         default=(50,),
         min_length=1,
@@ -69,7 +69,7 @@ class Text(Strict):
     """Windows of plain text: where a head with nothing to do shows its sink."""
 
     kind: Literal["text"] = "text"
-    n_prompts: PositiveInt = Field(default=16, description="Number of windows.")
+    n_prompts: int = Field(default=16, ge=1, le=100_000, description="Number of windows.")
     length: int = Field(
         default=256,
         ge=2,
@@ -299,21 +299,34 @@ class Recipe(Strict):
 
     steps: int = Field(default=3000, ge=1, description="optimiser steps")
     tokens_per_step: int = Field(default=2048, ge=1, description="tokens in a batch")
-    row_lengths: Annotated[tuple[PositiveInt, ...], Listed] = Field(default=(64, 64, 128, 128, 256, 512), description="tokens in a row; each step draws one of these"
+    row_lengths: Annotated[tuple[PositiveInt, ...], Listed] = Field(
+        default=(64, 64, 128, 128, 256, 512),
+        description="tokens in a row; each step draws one of these",
     )
     story_share: float = Field(default=0.5, ge=0, le=1, description="share of rows of stories")
-    cyclic_share: float = Field(default=0.25, ge=0, le=1, description="share of cyclic rows (rest: segments)"
+    cyclic_share: float = Field(
+        default=0.25, ge=0, le=1, description="share of cyclic rows (rest: segments)"
     )
     learning_rate: float = Field(default=2e-3, gt=0, description="peak learning rate of AdamW")
-    embedding_rate: float = Field(default=0.1, gt=0, description="embedding's rate / that of the rest")
+    embedding_rate: float = Field(
+        default=0.2, gt=0, description="embedding's rate / that of the rest"
+    )
     warmup_steps: int = Field(default=30, ge=0, description="steps of linear warm-up")
-    decay_start: float = Field(default=0.5, ge=0, le=1, description="share of steps before the decay")
+    decay_start: float = Field(
+        default=0.5, ge=0, le=1, description="share of steps before the decay"
+    )
     final_share: float = Field(default=0.05, ge=0, le=1, description="last learning rate / peak")
-    betas: Annotated[tuple[float, float], Listed] = Field(default=(0.9, 0.98), description="moment decays of AdamW")
+    betas: Annotated[tuple[float, float], Listed] = Field(
+        default=(0.9, 0.98), description="moment decays of AdamW"
+    )
     weight_decay: float = Field(default=0.1, ge=0, description="AdamW's, on matrices only")
     clip: float = Field(default=1.0, gt=0, description="largest norm of the gradient")
-    evaluate_every: int = Field(default=100, ge=1, description="steps between evaluations and checkpoints")
-    evaluation_prompts: int = Field(default=64, ge=1, description="held-out pairs of each kind, and rows")
+    evaluate_every: int = Field(
+        default=100, ge=1, description="steps between evaluations and checkpoints"
+    )
+    evaluation_prompts: int = Field(
+        default=64, ge=1, description="held-out pairs of each kind, and rows"
+    )
     d_model: int = Field(default=128, ge=1, description="width of the residual stream")
     d_mlp: int = Field(default=256, ge=1, description="width of the feed-forward layers")
     d_head: int = Field(default=32, ge=2, description="width of a head")

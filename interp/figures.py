@@ -27,6 +27,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 9,
 }
 LEVEL = 0.05
+MOST_BARS = 40
 # Okabe and Ito: told apart by colour-blind readers.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
@@ -57,9 +58,11 @@ def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = 
             axis.set_axis_off()
         for axis in axes[:, 0]:
             axis.set_ylabel("layer")
-        for axis in axes[-1, :]:
+        for axis in axes.flat[max(0, len(roles) - columns) : len(roles)]:
             axis.set_xlabel("head")
-        figure.colorbar(image, ax=axes, shrink=0.8, label=f"attention {value}".replace("_", " "))
+        figure.colorbar(
+            image, ax=axes, shrink=0.8, aspect=30, label=f"attention {value}".replace("_", " ")
+        )
         names = ", ".join(sorted(Path(name).name for name in summary.model.unique()))
         prompts = int(summary.n_prompts.max())
         title = f"{names}: {prompts} prompts; dot: q < {level:g}; hatched: undefined"
@@ -102,7 +105,7 @@ def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
         above.set(ylabel="loss (nats a token)", ylim=(0, None))
         for color, (role, rows) in zip(COLORS, heads.groupby("role", sort=False), strict=False):
             best = rows.sort_values("mass", ascending=False).groupby("step").head(1)
-            _band(below, best.sort_values("step"), "mass", role.replace("_", " "), color)
+            _band(below, best.sort_values("step"), "mass", str(role).replace("_", " "), color)
         below.set(xlabel="training step", ylabel="attention mass, best head", ylim=(0, 1))
         for axis in (above, below):
             axis.legend(frameon=False)
@@ -135,28 +138,32 @@ def _band(axis: Axes, rows: pd.DataFrame, value: str, label: str, color: str) ->
 
 
 def row_bars(row: pd.DataFrame, k: int = 10) -> Figure:
-    """The ``k`` tokens that one query looks at most, as bars.
+    """The ``k`` tokens (40 at most) that one query looks at most, as bars.
 
     Args:
         row: a table as ``tables.ROW`` describes, largest weight first.
     """
-    shown, one = row.head(k)[::-1], row.iloc[0]
+    shown, one = row.head(min(k, MOST_BARS))[::-1], row.iloc[0]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5, 0.6 + 0.25 * len(shown)), layout="constrained", dpi=150)
         axis = figure.subplots()
-        # repr: a newline or a dollar sign in a token is shown, not obeyed.
         labels = [
-            f"{key}  {token!r}".replace("$", r"\$")
-            for key, token in zip(shown.key, shown.key_token, strict=True)
+            f"{key}  {_shown(token)}" for key, token in zip(shown.key, shown.key_token, strict=True)
         ]
         axis.barh(range(len(shown)), shown.weight, color="#00468c")
         axis.set_yticks(range(len(shown)), labels)
         axis.set(xlim=(0, 1), xlabel="attention weight", ylabel="key")
-        query = repr(one.query_token).replace("$", r"\$")
+        query = _shown(one.query_token)
         axis.set_title(
             f"layer {one.layer}, head {one['head']}, query {one['query']}: {query}", size=9
         )
     return figure
+
+
+def _shown(token: str) -> str:
+    """A token as a label: a newline or a dollar sign is shown, not obeyed; a long one is cut."""
+    text = repr(token if len(token) <= 24 else token[:23] + "…").replace("$", r"\$")
+    return f"\u2066{text}\u2069"  # isolated, so that right-to-left text leaves its key number alone
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -28,12 +28,12 @@ from interp.kernels import Engine
 from interp.masks import IndexMask, causal, sliding
 from interp.model import Model, evaluating
 from interp.pattern import DensePattern, Pattern
+from interp.prompts import Prompt, as_prompts
 from interp.tokens import check_ids, check_length, last_positions, pad
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from interp.prompts import Prompt
 
 Look = Callable[[int, Pattern, Tensor], None]
 
@@ -68,6 +68,7 @@ def capture(
         InterpError: an id outside the vocabulary, NaN in a head's output or in the logits, a model
             in which no attention layer ran.
     """
+    batch = as_prompts(batch)
     for prompt in batch:
         check_ids(prompt.ids, model.vocab_size, f"prompt {prompt.name}")
         check_length(prompt.ids, model.n_ctx, f"prompt {prompt.name}")

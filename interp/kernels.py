@@ -59,7 +59,9 @@ def attend(
     Raises:
         InterpError: ``engine="fused"`` was asked for where the fused operator does not serve.
     """
-    obstacle = _obstacle(query, value, mask, softcap) if engine != "tiled" else "not asked for"
+    obstacle = (
+        _obstacle(query, value, mask, softcap, sink) if engine != "tiled" else "not asked for"
+    )
     if obstacle and engine == "fused":
         raise InterpError(f"engine=fused cannot serve this attention: {obstacle}; use engine=auto")
     if obstacle:
@@ -131,8 +133,14 @@ def attend_tiled(
     )
 
 
-def _obstacle(query: Tensor, value: Tensor, mask: IndexMask, softcap: float | None) -> str | None:
+def _obstacle(
+    query: Tensor, value: Tensor, mask: IndexMask, softcap: float | None, sink: Tensor | None
+) -> str | None:
     """Why the fused operator does not serve here, or None."""
+    if sink is not None and torch.is_grad_enabled() and query.requires_grad:
+        return (
+            "a learned sink needs the gradient of the log-sum-exp, which the operator does not give"
+        )
     device, dtype = query.device.type, query.dtype
     if softcap is not None:
         return "scores have a soft cap"

@@ -150,8 +150,9 @@ class AttentionPattern(Pattern):
         An unseen key may score far above the log-sum-exp: chosen away, not multiplied by 0. In place,
         since ``dot`` is always fresh: this is where the time goes.
         """
-        score = softcapped(dot.mul_(self.scale), self.softcap)
-        return score.sub_(lse).exp_().masked_fill_(~seen, 0.0)
+        weight = softcapped(dot.mul_(self.scale), self.softcap).sub_(lse).exp_()
+        # The gradient of exp needs its result untouched.
+        return (weight.masked_fill if weight.requires_grad else weight.masked_fill_)(~seen, 0.0)
 
     def pairs(
         self, batch: Int[Tensor, " pair"], query: Int[Tensor, " pair"], key: Int[Tensor, " pair"]

@@ -32,12 +32,12 @@ from interp.tokens import (
     encode,
     id_lists,
     ordinary_ids,
-    starts_with_bos,
+    plain_ids,
+    prefix_ids,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
 
     from interp.config import Text
     from interp.model import Model
@@ -97,22 +97,23 @@ def repeated_random_prompts(
     Raises:
         InterpError: fewer ordinary tokens than a period needs, or a prompt over the model's context.
     """
-    if not periods or min(periods) < 1 or repeats < 1:
-        raise InterpError(f"periods={list(periods)}, repeats={repeats}: expected each 1 or more")
+    _check_count(n_prompts, seed)
+    if not isinstance(periods, Sequence) or not periods or min(periods) < 1 or repeats < 1:
+        raise InterpError(f"periods={periods!r}, repeats={repeats}: expected numbers of 1 or more")
     tokenizer = model.tokenizer
     pool = np.array(ordinary_ids(tokenizer, model.vocab_size))
     if max(periods) > len(pool):
         raise InterpError(
             f"periods: {max(periods)} distinct tokens asked for, the model has {len(pool)} ordinary ones"
         )
-    first = _first(tokenizer, bos)
+    first = prefix_ids(tokenizer, bos)
     prompts = []
     for index in range(n_prompts):
         period = periods[index % len(periods)]
         segment = np.random.default_rng([seed, index]).choice(pool, period, replace=False).tolist()
         ids = (*first, *segment * repeats)
         name = f"random-{period}x{repeats}-{index}"
-        check_length(ids, model.n_ctx, name)
+        check_length(ids, model.n_ctx, name, "lower periods or repeats")
         prompts.append(Prompt(ids, name, bos_id(tokenizer)))
     return prompts
 
@@ -133,12 +134,18 @@ def text_prompts(
         InterpError: the text is too short for so many windows, or a window is over the context.
     """
     tokenizer = model.tokenizer
-    first = _first(tokenizer, bos)
-    check_length(range(length), model.n_ctx, f"a window of {name}")
+    first = prefix_ids(tokenizer, bos)
+    _check_count(n_prompts, seed)
+    check_length(range(length), model.n_ctx, f"a window of {name}", "lower length")
     body = length - len(first)
     if body < 1:
         raise InterpError(f"length={length} leaves no room for text beside BOS: expected 2 or more")
-    ids = encode(tokenizer, text, bos="off")
+    ids = plain_ids(tokenizer, text)
+    if ids[0] == bos_id(tokenizer):
+        raise InterpError(
+            f"{name} itself begins with the BOS token: remove it there; each window gets its own by "
+            "the rule bos"
+        )
     n_windows = len(ids) // body
     if n_windows < n_prompts:
         raise InterpError(
@@ -168,7 +175,7 @@ def given_prompts(
         whole = None
         if truncate and model.n_ctx is not None and len(ids) > model.n_ctx:
             whole, ids = len(ids), ids[: model.n_ctx]
-        check_length(ids, model.n_ctx, f"prompt {index}")
+        check_length(ids, model.n_ctx, f"prompt {index}", "shorten it or ask for truncation")
         token = bos_id(model.tokenizer)
         prompts.append(Prompt(tuple(ids), f"given-{index}", token, text, whole))
     if not prompts:
@@ -197,10 +204,36 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _first(tokenizer: PreTrainedTokenizerBase | None, bos: Bos) -> list[int]:
-    """[BOS] or nothing, as the rule says."""
-    token = bos_id(tokenizer)
-    return [token] if token is not None and starts_with_bos(tokenizer, bos) else []
+def _check_count(n_prompts: int, seed: int) -> None:
+    if not isinstance(n_prompts, int) or n_prompts < 1:
+        raise InterpError(f"n_prompts={n_prompts!r}: expected a number of 1 or more")
+    if not isinstance(seed, int) or seed < 0:
+        raise InterpError(f"seed={seed!r}: expected a number of 0 or more")
+
+
+def as_prompts(prompts: object) -> list[Prompt]:
+    """A list of prompts, or one alone.
+
+    Raises:
+        InterpError: anything else; the message says how prompts are made.
+    """
+    several = isinstance(prompts, Iterable) and not isinstance(prompts, str)
+    found: list[Any] = list(prompts) if several else [prompts]  # type: ignore[call-overload]
+    wrong = [one for one in found if not isinstance(one, Prompt)]
+    if wrong or not found:
+        came = f"a {type(wrong[0]).__name__}" if wrong else "none"
+        raise InterpError(
+            f"prompts: expected one Prompt or more, got {came}: make them with given_prompts(model, "
+            "texts), prompts_of_ids(ids), text_prompts or repeated_random_prompts"
+        )
+    names = [one.name for one in found]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InterpError(
+            f"prompts: two are named {twice!r}, so their rows could not be told apart: rename one "
+            "(dataclasses.replace(prompt, name=...))"
+        )
+    return found
 
 
 def python_docs() -> str:
@@ -213,7 +246,7 @@ def python_docs() -> str:
 def read_text(path: str | Path) -> str:
     """A text file in UTF-8."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).expanduser().read_text(encoding="utf-8-sig")  # a BOM is no token
     except FileNotFoundError:
         raise InterpError(f"no text file {path}") from None
     except OSError as error:
@@ -236,9 +269,14 @@ def dataset_text(name: str, split: str = "train", column: str = "text", rows: in
         texts = [row[column] for row in found.take(rows)]
     except KeyError:
         raise InterpError(f"data set {name} has no column {column!r}") from None
+    except RuntimeError as error:
+        raise InterpError(f"data set {name}: {error}") from error
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InterpError(f"data set {name}, split {split}: cannot be loaded: {reason}") from error
+    wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
+    if wrong:
+        raise InterpError(f"data set {name}, column {column!r} holds {wrong[0]}: expected text")
     return "\n\n".join(texts)
 
 

@@ -17,12 +17,12 @@ from interp.errors import InterpError
 from interp.forward import capture
 from interp.kernels import Engine
 from interp.pattern import Pattern
+from interp.prompts import Prompt, as_prompts
 from interp.tables import ROW
 from interp.tokens import token_strings
 
 if TYPE_CHECKING:
     from interp.model import Model
-    from interp.prompts import Prompt
 
 
 def find_query(model: Model, prompt: Prompt, query: int = -1, token: str | None = None) -> int:
@@ -61,6 +61,7 @@ def read_row(
     Raises:
         InterpError: a layer, head or query that is not there.
     """
+    prompt = as_prompts(prompt)[0]
     query = find_query(model, prompt, query)
     rows: dict[int, Tensor] = {}
 

@@ -27,19 +27,23 @@ however it spreads. A role of one's own takes three lines:
 from __future__ import annotations
 
 import difflib
+import operator
 import runpy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int
 
 from interp.errors import InterpError
 
 if TYPE_CHECKING:
     from interp.prompts import Prompt
 
-Targets = Callable[["Prompt"], Iterable[tuple[int, int]]]
+Targets = Callable[["Prompt"], Iterable[tuple[int, int]] | np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class Role:
 
     Attributes:
         name: as it stands in tables.
-        targets: prompt → (query, key) pairs; a query may have several targets, or none.
+        targets: prompt → (query, key) pairs, or an integer array of them; a query may have several
+            targets, or none.
         absent: why a prompt may hold no target at all: the table's ``undefined_reason``.
     """
 
@@ -56,28 +61,36 @@ class Role:
     targets: Targets
     absent: str = "no query in the prompt has a target"
 
-    def pairs(self, prompt: Prompt) -> list[tuple[int, int]]:
-        """The role's pairs on a prompt, without repetition, in order.
+    def pairs(self, prompt: Prompt) -> Int[np.ndarray, "pair 2"]:
+        """The role's (query, key) pairs on a prompt, without repetition, in order.
 
         Raises:
-            InterpError: the role returned something else than pairs of positions in the prompt, or a
-                key that lies after its query.
+            InterpError: the function failed, or returned something else than pairs of positions in
+                the prompt, a key after its query, or more pairs than fit in memory.
         """
-        n = len(prompt.ids)
+        where = f"role {self.name}, prompt {prompt.name}"
         try:
-            found = sorted({(int(query), int(key)) for query, key in self.targets(prompt)})
+            found = self.targets(prompt)
+            if not isinstance(found, np.ndarray):
+                found = [(operator.index(query), operator.index(key)) for query, key in found]
+        except InterpError:
+            raise
         except (TypeError, ValueError) as error:
             raise InterpError(
-                f"role {self.name}: expected (query, key) pairs of integers on prompt {prompt.name}: "
-                f"{error}"
+                f"{where}: expected (query, key) pairs of integers: {error}"
             ) from error
-        for query, key in found:
-            if not 0 <= key <= query < n:
-                raise InterpError(
-                    f"role {self.name}, prompt {prompt.name}: query {query} cannot look at key {key}; "
-                    f"expected 0 ≤ key ≤ query < {n}"
-                )
-        return found
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything
+            raise InterpError(f"{where}: it raised {type(error).__name__}: {error}") from error
+        pairs = np.unique(np.asarray(found, dtype=np.int64).reshape(-1, 2), axis=0)
+        query, key = pairs.T
+        n = len(prompt.ids)
+        wrong = np.flatnonzero((key < 0) | (key > query) | (query >= n))
+        if len(wrong):
+            raise InterpError(
+                f"{where}: query {query[wrong[0]]} cannot look at key {key[wrong[0]]}; "
+                f"expected 0 ≤ key ≤ query < {n}"
+            )
+        return pairs
 
 
 @dataclass(frozen=True)
@@ -115,35 +128,54 @@ def _sink_bos(prompt: Prompt) -> Iterable[tuple[int, int]]:
     return ((query, key) for query in range(len(prompt.ids)) for key in places if key <= query)
 
 
-def _sink_by_novelty(repeated: bool, prompt: Prompt) -> Iterable[tuple[int, int]]:
-    return ((q, 0) for q, copies in _copies(prompt) if q > 0 and bool(copies) == repeated)
-
-
 def _offset(distance: int, prompt: Prompt) -> Iterable[tuple[int, int]]:
     return ((query, query - distance) for query in range(distance, len(prompt.ids)))
 
 
-def _copies(prompt: Prompt) -> Iterable[tuple[int, list[int]]]:
-    """Each query with the places of all earlier copies of its token."""
-    places: dict[int, list[int]] = {}
-    for query, token in enumerate(prompt.ids):
-        yield query, list(places.get(token, ()))
-        places.setdefault(token, []).append(query)
+def _copies(prompt: Prompt, last_only: bool = False) -> Int[np.ndarray, "pair 2"]:
+    """(query, earlier place of the same token), for every earlier copy or only the last.
+
+    Raises:
+        InterpError: a token repeats so often that there are over ``MOST_PAIRS`` of them.
+    """
+    ids = np.asarray(prompt.ids)
+    order = np.argsort(ids, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(ids[order])) + 1)
+    total = sum(len(places) * (len(places) - 1) // 2 for places in groups)
+    if total > MOST_PAIRS and not last_only:
+        raise InterpError(
+            f"prompt {prompt.name}: its tokens repeat so often that there are {total:,} pairs of copies, "
+            f"over {MOST_PAIRS:,}; shorten it, or score induction_last in place of the roles over all copies"
+        )
+    parts = [np.empty((0, 2), dtype=np.int64)]
+    for places in groups:
+        if last_only:
+            parts.append(np.stack([places[1:], places[:-1]], axis=1))
+        elif len(places) > 1:
+            later, earlier = np.tril_indices(len(places), -1)
+            parts.append(np.stack([places[later], places[earlier]], axis=1))
+    return np.concatenate(parts)
 
 
-def _duplicate(prompt: Prompt) -> Iterable[tuple[int, int]]:
-    return ((query, copy) for query, copies in _copies(prompt) for copy in copies)
+def _sink_by_novelty(repeated: bool, prompt: Prompt) -> Int[np.ndarray, "pair 2"]:
+    again = _copies(prompt, last_only=True)[:, 0]
+    queries = again if repeated else np.setdiff1d(np.arange(1, len(prompt.ids)), again)
+    return np.stack([queries, np.zeros_like(queries)], axis=1)
 
 
-def _induction(last_only: bool, prompt: Prompt) -> Iterable[tuple[int, int]]:
-    for query, copies in _copies(prompt):
-        for copy in copies[-1:] if last_only else copies:
-            # Right after the copy stands the query itself: that is the current token, not induction.
-            if copy + 1 < query:
-                yield query, copy + 1
+def _duplicate(prompt: Prompt) -> Int[np.ndarray, "pair 2"]:
+    return _copies(prompt)
+
+
+def _induction(last_only: bool, prompt: Prompt) -> Int[np.ndarray, "pair 2"]:
+    query, copy = _copies(prompt, last_only).T
+    # Right after the copy stands the query itself: that is the current token, not induction.
+    kept = copy + 1 < query
+    return np.stack([query[kept], copy[kept] + 1], axis=1)
 
 
 FIRST_K = "sink_first_k"
+MOST_PAIRS = 4_000_000
 NO_REPEAT = "no token of the prompt occurs twice"
 
 ROLES: dict[str, Role | AnySink] = {
@@ -168,6 +200,35 @@ def role(targets: Targets) -> Role:
     return Role(targets.__name__, targets)
 
 
+def as_roles(roles: object) -> list[Role | AnySink]:
+    """Roles, names of roles, or functions from a prompt to pairs: one or several, or ``ROLES``.
+
+    Raises:
+        InterpError: anything else, an unknown name, or two roles of one name.
+    """
+    if isinstance(roles, Mapping):
+        roles = roles.values()
+    one = isinstance(roles, Role | AnySink | str) or callable(roles)
+    given = [roles] if one or not isinstance(roles, Iterable) else list(roles)
+    found: list[Role | AnySink] = []
+    for each in given:
+        if isinstance(each, str):
+            found += find_roles([each])
+        elif isinstance(each, Role | AnySink):
+            found.append(each)
+        elif callable(each):
+            found.append(role(each))
+        else:
+            raise InterpError(f"roles: expected roles or their names, got a {type(each).__name__}")
+    names = [each.name for each in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not found:
+        raise InterpError(
+            f"roles: {', '.join(twice)} is there twice" if twice else "roles: none given"
+        )
+    return found
+
+
 def check_names(names: Sequence[str]) -> str | None:
     """What is wrong with a list of role names (the nearest right one is named), or None."""
     known = [*ROLES, FIRST_K]
@@ -187,6 +248,8 @@ def find_roles(names: Sequence[str], first_k: int = 4) -> list[Role | AnySink]:
     Raises:
         InterpError: no such role (the nearest is named), a name given twice, or a file without it.
     """
+    if isinstance(names, str):
+        names = [names]
     wrong = check_names(names)
     if wrong:
         raise InterpError(f"roles: {wrong}")
@@ -208,9 +271,16 @@ def _own_role(reference: str) -> Role | AnySink:
     path, _, name = reference.rpartition(":")
     if not Path(path).is_file():
         raise InterpError(f"roles: no file {path} to take the role {name!r} from")
-    found = runpy.run_path(path).get(name)
+    try:
+        found = runpy.run_path(path).get(name)
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        raise InterpError(f"roles: {path} raised {type(error).__name__}: {error}") from error
     if callable(found) and not isinstance(found, Role):
         found = role(found)
     if not isinstance(found, Role | AnySink):
         raise InterpError(f"roles: {path} defines no role named {name!r}")
+    if found.name in (*ROLES, FIRST_K):
+        raise InterpError(
+            f"roles: {path} defines a role named {found.name} as a built-in one: rename it"
+        )
     return found

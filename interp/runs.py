@@ -65,7 +65,10 @@ def open_run(
         InterpError: the folder can't be made or written, is in use, or holds something already; an
             unfinished run of another config (the keys that differ are named).
     """
-    root = Path(out).expanduser() if out is not None else _fresh(name)
+    try:
+        root = Path(out).expanduser() if out is not None else _fresh(name)
+    except RuntimeError as error:  # ~nobody
+        raise InterpError(f"out: {out}: {error}") from error
     if "\0" in str(root):
         raise InterpError("out: a path can't hold a null byte")
     made: list[Path] = []

@@ -23,7 +23,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import pandas as pd
@@ -35,16 +35,15 @@ from interp.errors import InterpError
 from interp.forward import attention_path, batches, capture
 from interp.kernels import Engine
 from interp.masks import IndexMask
+from interp.model import Model
 from interp.pattern import Pattern
+from interp.prompts import Prompt, as_prompts
 from interp.questions import Questions
-from interp.roles import ROLES, AnySink, Role
+from interp.roles import ROLES, AnySink, Role, as_roles
 from interp.tables import summarise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from interp.model import Model
-    from interp.prompts import Prompt
 
 Roles = Sequence[Role | AnySink]
 
@@ -87,7 +86,7 @@ class HeadScores:
 def score_heads(
     model: Model,
     prompts: Sequence[Prompt],
-    roles: Roles | None = None,
+    roles: Roles | Sequence[str] | str | None = None,
     *,
     batch_size: int | None = None,
     engine: Engine = "auto",
@@ -99,7 +98,8 @@ def score_heads(
     """Score every head for every role in one forward pass over the prompts.
 
     Args:
-        roles: what to look for; all built-in roles if not given.
+        roles: what to look for: roles, their names, or functions of a prompt; all built-in roles if
+            not given.
         batch_size: prompts in one forward pass; None fills about 4,096 tokens.
         confidence: of the bootstrap interval over prompts.
         seed: of the null's shifts, the bootstrap and the sign flips.
@@ -109,14 +109,9 @@ def score_heads(
     Raises:
         InterpError: no prompts or roles, or whatever :func:`interp.forward.capture` refuses.
     """
-    roles = tuple(ROLES.values()) if roles is None else roles
-    if not prompts or not roles:
-        raise InterpError(f"nothing to score: {len(prompts)} prompts, {len(roles)} roles")
-    names = [prompt.name for prompt in prompts]
-    if len(set(names)) < len(names):
-        raise InterpError(
-            "two prompts have the same name: rows of the table could not be told apart"
-        )
+    prompts = as_prompts(prompts)
+    roles = as_roles(ROLES if roles is None else roles)
+    _check_arguments(model, confidence, seed, engine)
     if attention_path(model) != "door" and batch_size is None:
         batch_size = 1
     frames = []
@@ -150,6 +145,22 @@ def score_pattern(
     scorer = BatchScorer(prompts, roles, seed)
     scorer.look(0, pattern)
     return scorer.frame()
+
+
+def _check_arguments(model: object, confidence: float, seed: int, engine: str) -> None:
+    if not isinstance(model, Model):
+        raise InterpError(
+            f"model: expected one from load_model, got a {type(model).__name__}: "
+            "load_model(name), or load_model((hf_model, tokenizer))"
+        )
+    if not 0 < confidence < 1:
+        raise InterpError(
+            f"confidence={confidence}: expected a share between 0 and 1, such as 0.95"
+        )
+    if not isinstance(seed, int) or seed < 0:
+        raise InterpError(f"seed={seed!r}: expected a number of 0 or more")
+    if engine not in get_args(Engine):
+        raise InterpError(f"engine={engine!r}: expected one of {', '.join(get_args(Engine))}")
 
 
 class BatchScorer:
@@ -219,7 +230,7 @@ class BatchTargets:
         parts = [np.empty((0, 4), dtype=np.int64)]
         for r, role in enumerate(roles):
             for b, prompt in enumerate(prompts):
-                found = np.array(role.pairs(prompt), dtype=np.int64).reshape(-1, 2)
+                found = role.pairs(prompt)
                 group = np.full((len(found), 1), r * len(prompts) + b)
                 parts.append(np.hstack([group, np.full_like(group, b), found]))
         pairs = torch.from_numpy(np.vstack(parts)).to(mask.device)
@@ -270,7 +281,10 @@ class BatchTargets:
         measures = {
             "mass": self._per_group(row_mass) / count,
             "mass_off_sink": torch.where(
-                enough, self._per_group(row_mass, self.row_off_first) / off_sum, torch.nan
+                # 1 at most, but for rounding.
+                enough,
+                (self._per_group(row_mass, self.row_off_first) / off_sum).clamp(max=1),
+                torch.nan,
             ),
             "chance": self._per_group(chance) / count,
             "null": self._per_group(row_moved, self.row_null)
@@ -326,10 +340,12 @@ def _moved(
         for shift in shifts:
             wrong = k + shift
             inside = (wrong >= 0) & (wrong <= q)
-            target = torch.isin(code[members] + shift, code[members])
+            target = torch.isin(code[members] + shift, code[members], assume_unique=True)
             right = inside & ~target & mask.allowed(b, q, wrong.clamp(min=0, max=n - 1))
             valid.append(~_any(~right, row, n_rows)[row])
-        shares = np.array([v.double().mean().item() for v in valid])
+        # A query counts once, however many targets it has.
+        weight = 1 / torch.bincount(row)[row]
+        shares = np.array([(v * weight).sum().item() / n_rows for v in valid])
         good = np.flatnonzero((shares > 0) & (shares >= shares.max() / 2))
         if not len(good):
             continue

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Int
@@ -46,13 +46,26 @@ def bos_id(tokenizer: PreTrainedTokenizerBase | None) -> int | None:
     return None if tokenizer is None else tokenizer.bos_token_id
 
 
-def starts_with_bos(tokenizer: PreTrainedTokenizerBase | None, bos: Bos) -> bool:
-    """Whether this rule puts a BOS before ordinary text.
+def prefix_ids(tokenizer: PreTrainedTokenizerBase | None, bos: Bos) -> list[int]:
+    """What this rule puts before ordinary text: nothing, BOS, or all that the tokenizer puts there.
 
     Raises:
-        InterpError: "on" without a BOS token, or no tokenizer.
+        InterpError: "on" without a BOS token, a rule that is none, or no tokenizer.
     """
-    return encode(tokenizer, "a", bos=bos)[0] == bos_id(tokenizer)
+    tokenizer = _required(tokenizer)
+    _check_rule(bos)
+    first = bos_id(tokenizer)
+    if bos == "off":
+        return []
+    if bos == "on":
+        return [_required_bos(tokenizer)]
+    for token in sorted(tokenizer.get_vocab().values()):
+        # Any text that gives ids will do; some tokenizers have no token for a plain letter.
+        text = cast(str, tokenizer.decode([token], skip_special_tokens=True))
+        body = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
+        if body and first not in body:
+            return _added_in_front(tokenizer, text, body)
+    raise InterpError(f"{_label(tokenizer)} gives no ids for any text of its own vocabulary")
 
 
 def encode(tokenizer: PreTrainedTokenizerBase | None, text: str, *, bos: Bos) -> list[int]:
@@ -63,9 +76,8 @@ def encode(tokenizer: PreTrainedTokenizerBase | None, text: str, *, bos: Bos) ->
             brings its own BOS, text that begins with two.
     """
     tokenizer = _required(tokenizer)
-    body = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    if not body:
-        raise InterpError(f"the prompt {text!r} is empty: expected at least one token")
+    _check_rule(bos)
+    body = plain_ids(tokenizer, text)
     first = bos_id(tokenizer)
     if first is not None and body[:2] == [first, first]:
         raise InterpError(
@@ -81,14 +93,26 @@ def encode(tokenizer: PreTrainedTokenizerBase | None, text: str, *, bos: Bos) ->
             )
         return body
     if bos == "on":
-        if first is None:
-            raise InterpError(
-                f"BOS could not be added: {_label(tokenizer)} has no BOS token; set bos to off or "
-                "tokenizer, or give the tokenizer a bos_token"
-            )
-        return body if begins else [first, *body]
+        return body if begins else [_required_bos(tokenizer), *body]
     prefix = _added_in_front(tokenizer, text, body)
     return [token for token in prefix if not (begins and token == first)] + body
+
+
+def plain_ids(tokenizer: PreTrainedTokenizerBase | None, text: str) -> list[int]:
+    """The ids of a text and nothing else: no special token is added on either side.
+
+    Raises:
+        InterpError: a text that is no Unicode, or that gives no ids; no tokenizer.
+    """
+    tokenizer = _required(tokenizer)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InterpError(
+            f"the prompt {text[:40]!a} holds half a surrogate pair: it is no Unicode text"
+        )
+    body = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    if not body:
+        raise InterpError(f"the prompt {text!r} is empty: expected at least one token")
+    return body
 
 
 def ordinary_ids(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> list[int]:
@@ -146,17 +170,17 @@ def check_ids(ids: Sequence[int], vocab_size: int, where: str) -> None:
             )
 
 
-def check_length(ids: Sized, n_ctx: int | None, where: str) -> None:
+def check_length(ids: Sized, n_ctx: int | None, where: str, cure: str = "shorten it") -> None:
     """Refuse a prompt that is longer than the model's context (`n_ctx` tokens, None: unlimited).
+
+    Args:
+        cure: what to do about it, for the message.
 
     Raises:
         InterpError: naming both numbers.
     """
     if n_ctx is not None and len(ids) > n_ctx:
-        raise InterpError(
-            f"{where}: {len(ids)} tokens > {n_ctx}, the model's context; shorten it or ask for "
-            "truncation"
-        )
+        raise InterpError(f"{where}: {len(ids)} tokens > {n_ctx}, the model's context; {cure}")
 
 
 def id_lists(ids: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> list[list[int]]:
@@ -219,6 +243,21 @@ def _required(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerB
             "with load_model((hf_model, tokenizer))"
         )
     return tokenizer
+
+
+def _check_rule(bos: object) -> None:
+    if bos not in get_args(Bos):
+        raise InterpError(f"bos: expected one of {', '.join(get_args(Bos))}, got {bos!r}")
+
+
+def _required_bos(tokenizer: PreTrainedTokenizerBase) -> int:
+    first = bos_id(tokenizer)
+    if first is None:
+        raise InterpError(
+            f"BOS could not be added: {_label(tokenizer)} has no BOS token; set bos to off or "
+            "tokenizer, or give the tokenizer a bos_token"
+        )
+    return first
 
 
 def _label(tokenizer: PreTrainedTokenizerBase) -> str:

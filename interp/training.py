@@ -30,7 +30,7 @@ from interp import world
 from interp.config import TrainingConfig
 
 CHECKPOINT = "checkpoint.pt"
-SPREAD = {"embed_tokens": 0.1, "q_proj": 0.08, "k_proj": 0.08}
+SPREAD = {"embed_tokens": 0.25, "q_proj": 0.08, "k_proj": 0.08}
 """Standard deviations of initial weights; of all other matrices: 0.05."""
 
 

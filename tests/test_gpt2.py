@@ -1,6 +1,6 @@
 """GPT-2 small against the reference numbers that TransformerLens' head-detector demo stores.
 
-Runs where `gpt2` is in the hub's cache; `HF_HUB_OFFLINE=0 pytest -m gpt2` downloads it. The prompt is 25 tokens
+Runs where `gpt2` is in the cache; `HF_HUB_OFFLINE=0 pytest -m gpt2` downloads it. The prompt is 25 tokens
 with <|endoftext|> first; the figures are means over the demo's stored attention matrices, 4 decimals.
 """
 

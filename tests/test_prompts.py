@@ -121,9 +121,9 @@ def test_global_generators_are_left_alone(model):
         (dict(periods=(5, 33)), "random-33x2-1: 66 tokens > 64, the model's context"),
         (dict(periods=(32,), bos="on"), "random-32x2-0: 65 tokens > 64"),
         (dict(periods=(22,), repeats=3), "random-22x3-0: 66 tokens > 64"),
-        (dict(periods=()), r"periods=\[\], repeats=2: expected each 1 or more"),
-        (dict(periods=(5, 0)), r"periods=\[5, 0\], repeats=2: expected each 1 or more"),
-        (dict(repeats=0), r"periods=\[50\], repeats=0: expected each 1 or more"),
+        (dict(periods=()), r"periods=\(\), repeats=2: expected numbers of 1 or more"),
+        (dict(periods=(5, 0)), r"periods=\(5, 0\), repeats=2: expected numbers"),
+        (dict(repeats=0), r"periods=\(50,\), repeats=0: expected numbers"),
     ],
     ids=str,
 )

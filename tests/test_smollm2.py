@@ -85,7 +85,8 @@ def test_tiled_and_fused_agree(model):
     prompts = text_prompts(model, python_docs(), n_prompts=2, length=300)
     roles = [role for name, role in ROLES.items() if name != "sink_any"]
     tables = [
-        score_heads(model, prompts, roles, engine=engine).per_prompt for engine in ("fused", "tiled")
+        score_heads(model, prompts, roles, engine=engine).per_prompt
+        for engine in ("fused", "tiled")
     ]
     assert tables[0].attention_path.unique() == ["fused"]
     assert tables[1].attention_path.unique() == ["tiled"]

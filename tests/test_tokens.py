@@ -21,7 +21,7 @@ from interp.tokens import (
     last_positions,
     ordinary_ids,
     pad,
-    starts_with_bos,
+    prefix_ids,
     token_strings,
 )
 
@@ -43,15 +43,15 @@ def test_on_and_off_mean_the_same_for_every_tokenizer(fixture, request):  # C02,
     tokenizer = request.getfixturevalue(fixture)
     assert encode(tokenizer, "t5 t6", bos="on") == [1, 5, 6]
     assert encode(tokenizer, "t5 t6", bos="off") == [5, 6]
-    assert starts_with_bos(tokenizer, "on")
-    assert not starts_with_bos(tokenizer, "off")
+    assert prefix_ids(tokenizer, "on") == [1]
+    assert prefix_ids(tokenizer, "off") == []
 
 
 def test_tokenizer_rule_does_as_the_tokenizer_does(tokenizer, auto_bos_tokenizer):
     assert encode(tokenizer, "t5 t6", bos="tokenizer") == [5, 6]
     assert encode(auto_bos_tokenizer, "t5 t6", bos="tokenizer") == [1, 5, 6]
-    assert not starts_with_bos(tokenizer, "tokenizer")
-    assert starts_with_bos(auto_bos_tokenizer, "tokenizer")
+    assert 1 not in prefix_ids(tokenizer, "tokenizer")
+    assert prefix_ids(auto_bos_tokenizer, "tokenizer") == [1]
 
 
 @BOTH
@@ -88,7 +88,7 @@ def test_no_bos_token_can_not_be_switched_on(tmp_path):  # C05
         encode(tokenizer, "t5 t6", bos="on")
     assert bos_id(tokenizer) is None
     assert encode(tokenizer, "t5 t6", bos="tokenizer") == [5, 6]
-    assert not starts_with_bos(tokenizer, "tokenizer")
+    assert 1 not in prefix_ids(tokenizer, "tokenizer")
 
 
 def test_one_token_for_bos_eos_and_padding(tmp_path):  # GPT-2
@@ -126,7 +126,7 @@ def test_without_tokenizer_there_is_no_text():
         lambda: encode(None, "t5", bos="off"),
         lambda: ordinary_ids(None, 61),
         lambda: token_strings(None, [5]),
-        lambda: starts_with_bos(None, "on"),
+        lambda: prefix_ids(None, "on"),
     ):
         with pytest.raises(InterpError, match="no tokenizer, so it takes token ids and not text"):
             call()
