@@ -7,6 +7,7 @@ undefined heads are hatched, not coloured; a dot marks q below the level. Fonts 
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 import warnings
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,9 @@ def row_bars(row: pd.DataFrame, k: int = 10) -> Figure:
 def _shown(token: str) -> str:
     """A token as a label: a newline or a dollar sign is shown, not obeyed; a long one is cut."""
     text = repr(token if len(token) <= 24 else token[:23] + "…").replace("$", r"\$")
-    return f"\u2066{text}\u2069"  # isolated, so that right-to-left text leaves its key number alone
+    if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text):
+        return f"\u2066{text}\u2069"  # isolated, so that it leaves the number beside it alone
+    return text
 
 
 def save_figure(figure: Figure, path: Path) -> None:

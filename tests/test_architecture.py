@@ -158,7 +158,7 @@ def test_only_the_door_registers_with_transformers_and_only_it_is_asked():
 @pytest.mark.parametrize("name", ["config", "roles", "strict_yaml", "runs", "files", "environment"])
 def test_what_the_command_line_needs_first_imports_nothing_heavy(name):
     """So that --help and a misspelt key are answered at once."""
-    heavy = {"torch", "transformers", "pandas", "pandera", "scipy", "matplotlib", "numpy"}
+    heavy = {"torch", "transformers", "pandas", "pandera", "scipy", "matplotlib"}
     waiting, seen = [name], set()
     while waiting:
         current = waiting.pop()
