@@ -332,7 +332,7 @@ def test_heads_forming_from_the_first_step(here):
     heads, losses = (tables.read(run.folder / f"{name}.csv") for name in ("heads", "losses"))
     assert heads.step.unique().tolist() == losses.step.unique().tolist() == [0]
     assert losses.tokens.tolist() == ["fresh", "repeat"]
-    assert losses.loss.between(6, 9).all()  # a new model of 768 tokens: log 768 = 6.6
+    assert losses.loss.between(6, 14).all()  # untrained: at best log 773 = 6.65
     assert strict((run.folder / "manifest.json").read_text())["status"] == "done"
 
 
