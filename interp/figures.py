@@ -175,4 +175,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # A token in a script that the font lacks is a box in the figure; the table has it.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        if figure.get_layout_engine() is not None:  # lay out once: it costs as much as drawing
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
         figure.savefig(path, metadata=undated)

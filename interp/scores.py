@@ -85,8 +85,8 @@ class HeadScores:
 
 def score_heads(
     model: Model,
-    prompts: Sequence[Prompt],
-    roles: Roles | Sequence[str] | str | None = None,
+    prompts: Sequence[Prompt] | Prompt,
+    roles: object = None,
     *,
     batch_size: int | None = None,
     engine: Engine = "auto",
@@ -110,13 +110,13 @@ def score_heads(
         InterpError: no prompts or roles, or whatever :func:`interp.forward.capture` refuses.
     """
     prompts = as_prompts(prompts)
-    roles = as_roles(ROLES if roles is None else roles)
+    wanted = as_roles(ROLES if roles is None else roles)
     _check_arguments(model, confidence, seed, engine)
     if attention_path(model) != "door" and batch_size is None:
         batch_size = 1
     frames = []
     for batch in batches(prompts, batch_size):
-        scorer = BatchScorer(batch, roles, seed)
+        scorer = BatchScorer(batch, wanted, seed)
 
         def look(layer: int, pattern: Pattern, z: Tensor, scorer: BatchScorer = scorer) -> None:
             scorer.look(layer, pattern)
@@ -131,7 +131,7 @@ def score_heads(
     per_prompt.insert(0, "model", model.name)
     # One order whatever the batches: layer, head, then roles and prompts as they were given.
     place = {prompt.name: i for i, prompt in enumerate(prompts)}
-    rank = {role.name: i for i, role in enumerate(roles)}
+    rank = {role.name: i for i, role in enumerate(wanted)}
     order = [per_prompt["layer"], per_prompt["head"]]
     order += [per_prompt["role"].map(rank), per_prompt["prompt"].map(place)]
     per_prompt = per_prompt.iloc[np.lexsort(order[::-1])].reset_index(drop=True)

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from experiments.compose import _defaults as _read_defaults
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny models: a second thread mostly waits for the first
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.smollm2
 
 @pytest.fixture(scope="module")
 def model(smollm2_folder):
-    return load_model(smollm2_folder)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield load_model(smollm2_folder)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
