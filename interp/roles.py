@@ -281,6 +281,6 @@ def _own_role(reference: str) -> Role | AnySink:
         raise InterpError(f"roles: {path} defines no role named {name!r}")
     if found.name in (*ROLES, FIRST_K):
         raise InterpError(
-            f"roles: {path} defines a role named {found.name} as a built-in one: rename it"
+            f"roles: {path}: {found.name} is the name of a built-in role: rename yours"
         )
     return found
