@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +89,7 @@ def score_and_save(
     Args:
         rate: (epsilon, tokens) of the sink rate of Gu et al., if it is wanted.
     """
+    from interp import tables
     from interp.scores import score_heads
     from interp.sink_rate import SinkRate
 
@@ -106,19 +108,20 @@ def score_and_save(
             also=[] if sinks is None else [sinks.look],
             progress=advance,
         )
-    save(folder, scores.summary, scores.per_prompt)
     folder.record(attention_paths=sorted(scores.summary.attention_path.unique()))
+    folder.write("per_prompt.parquet", lambda path: tables.write(scores.per_prompt, path))
+    folder.write("table.csv", lambda path: tables.write(scores.summary, path))
     say(config, scores.summary, len(prompts))
     if sinks is not None:
         save_sink_rate(config, folder, sinks)
+    sys.stdout.flush()
+    draw(folder)
 
 
-def save(folder: RunFolder, summary: pd.DataFrame, per_prompt: pd.DataFrame) -> None:
-    """Write the tables, read the summary back, and draw the figure from what was read."""
+def draw(folder: RunFolder) -> None:
+    """The figure, from the table as it was written."""
     from interp import figures, tables
 
-    folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
-    folder.write("table.csv", lambda path: tables.write(summary, path))
     figure = figures.layer_by_head(tables.read(folder.path("table.csv")))
     for ending in ("png", "pdf"):
         folder.write(f"heads.{ending}", lambda path: figures.save_figure(figure, path))

@@ -30,6 +30,8 @@ from interp.masks import KEY_TILE, QUERY_TILE, IndexMask
 
 # Gathered pairs are (pair, head, d_head) floats: a bound on how many are held at once.
 PAIR_CHUNK = 16_384
+# Queries that share one matrix product when a band of distances is asked for.
+BAND_BLOCK = 32
 
 
 class Pattern(ABC):
@@ -71,6 +73,14 @@ class Pattern(ABC):
     @abstractmethod
     def offset(self, distance: int) -> Float[Tensor, "batch head later_query"]:
         """The weight of query i on key i − distance, for i = distance … n − 1 (self-attention)."""
+
+    def band(self, nearest: int, farthest: int) -> Float[Tensor, "batch head query distance"]:
+        """The weight of query i on keys i − ``nearest`` … i − ``farthest``; 0 before the first key."""
+        parts = []
+        for distance in range(nearest, farthest + 1):
+            weights = self.offset(distance)
+            parts.append(torch.nn.functional.pad(weights, (distance, 0)))
+        return torch.stack(parts, dim=-1)
 
     def _check_offset(self, distance: int) -> None:
         n = self.mask.n_queries
@@ -179,6 +189,32 @@ class AttentionPattern(Pattern):
         grouped = rearrange(query, "b (kv g) q d -> b kv g q d", g=self._groups)
         dot = (grouped * key[:, :, None]).sum(-1).flatten(1, 2)
         return self._weights(dot, self.lse[:, :, distance:], self._seen_at(distance))
+
+    def band(self, nearest: int, farthest: int) -> Float[Tensor, "batch head query distance"]:
+        # Blocks of queries times the keys any of them needs, of which the diagonals are kept: one
+        # matrix product, where each distance by itself would write out (query, d_head) products.
+        self._check_offset(farthest)
+        n, step, width = self.mask.n_queries, BAND_BLOCK, farthest - nearest + 1
+        short = -n % step
+        query, key = self._wide(self.query, self.key)
+        if short:
+            query = torch.nn.functional.pad(query, (0, 0, 0, short))
+        key = torch.nn.functional.pad(key, (0, 0, farthest, short))[:, :, : n + short + width - 1]
+        blocks = rearrange(
+            query, "b (kv g) (block q) d -> b kv block (g q) d", g=self._groups, q=step
+        )
+        dot = blocks @ key.unfold(2, step + width - 1, step)
+        dot = dot.unflatten(3, (self._groups, step))
+        # Query q of a block sees its farthest key in column q, its nearest in column q + width − 1.
+        *outer, row, column = dot.stride()
+        shape = (*dot.shape[:4], step, width)
+        dot = dot.as_strided(shape, (*outer, row + column, column))
+        dot = rearrange(dot, "b kv block g q gap -> b (kv g) (block q) gap")[:, :, :n].flip(-1)
+        index = torch.arange(n, device=self.mask.device)[:, None]
+        behind = index - torch.arange(nearest, farthest + 1, device=self.mask.device)
+        batch = torch.arange(self.mask.batch, device=self.mask.device)[:, None, None, None]
+        seen = self.mask.allowed(batch, index, behind.clamp(min=0)) & (behind >= 0)
+        return self._weights(dot, self.lse[..., None], seen)
 
     def keys(self, index: Int[Tensor, " column"]) -> Float[Tensor, "batch head query column"]:
         return self._block(slice(0, self.mask.n_queries), index)

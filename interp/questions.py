@@ -14,8 +14,6 @@ All three give the same weights as :meth:`Pattern.pairs`; a test holds them to i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
@@ -26,6 +24,10 @@ from interp.pattern import AttentionPattern, Pattern
 
 # A column or diagonal is read whole when at least this share of its entries is asked for.
 WORTH_READING = 0.25
+# Diagonals within so many tokens of each other are read as one band.
+BAND = 24
+# What one more column or diagonal costs beside its weights, in weights.
+READ_COST = 256
 # One gathered pair costs about as much as this many weights of a whole tile.
 PAIR_COST = 64
 
@@ -52,27 +54,38 @@ class Questions:
         self.query = unique // n_tokens % n_tokens
         self.key = unique % n_tokens
         self.n_prompts, self.n_tokens = n_prompts, n_tokens
-        enough = WORTH_READING * n_prompts
         left = torch.ones(len(unique), dtype=torch.bool, device=unique.device)
-        self._columns = [
-            (key, members, self.batch[members] * n_tokens + self.query[members])
-            for key, members in self._claim(left, self.key, lambda key: enough * (n_tokens - key))
-        ]
-        distance = self.query - self.key
-        self._diagonals = [
-            (gap, members, self.batch[members] * (n_tokens - gap) + self.key[members])
-            for gap, members in self._claim(left, distance, lambda gap: enough * (n_tokens - gap))
-        ]
+        gap = torch.arange(n_tokens, device=unique.device)
+        columns = self._claim(left, self.key, torch.full_like(gap, n_prompts * n_tokens))
+        diagonals = self._claim(left, self.query - self.key, n_prompts * (n_tokens - gap))
         self._rest = left.nonzero()[:, 0]
+        # Everything read lies in one row a head: columns, then diagonals, then the rest; ``place``
+        # says where in it each triple is.
+        self._keys = torch.tensor([key for key, _ in columns], device=unique.device).long()
+        self._bands = _bands([gap for gap, _ in diagonals])
+        place = torch.empty_like(unique)
+        token = self.batch * n_tokens + self.query
+        for i, (_, members) in enumerate(columns):
+            place[members] = token[members] * len(columns) + i
+        start, of_gap = len(columns) * n_prompts * n_tokens, dict(diagonals)
+        for nearest, farthest in self._bands:
+            width = farthest - nearest + 1
+            for distance in range(nearest, farthest + 1):
+                if distance in of_gap:
+                    members = of_gap[distance]
+                    place[members] = start + token[members] * width + distance - nearest
+            start += n_prompts * n_tokens * width
+        place[self._rest] = start + torch.arange(len(self._rest), device=unique.device)
+        self._place = place[self._copies]
 
-    def _claim(
-        self, left: Tensor, group: Tensor, needed: Callable[[Tensor], Tensor]
-    ) -> list[tuple[int, Tensor]]:
-        """(value of ``group``, indices of its triples) for groups worth reading whole."""
-        counts = torch.bincount(group[left], minlength=self.n_tokens)
-        values = torch.arange(len(counts), device=counts.device)
+    def _claim(self, left: Tensor, group: Tensor, size: Tensor) -> list[tuple[int, Tensor]]:
+        """(value of ``group``, indices of its triples) for groups worth reading whole.
+
+        ``size[value]`` is the number of weights read then; those claimed are no longer ``left``.
+        """
+        asked = torch.bincount(group[left], minlength=self.n_tokens)
         claimed = []
-        for value in values[(counts > 0) & (counts >= needed(values))].tolist():
+        for value in (asked >= WORTH_READING * (size + READ_COST)).nonzero()[:, 0].tolist():
             members = (left & (group == value)).nonzero()[:, 0]
             left[members] = False
             claimed.append((value, members))
@@ -82,29 +95,32 @@ class Questions:
         """The weights, in the order the triples were given."""
         if not isinstance(pattern, AttentionPattern):
             return pattern.pairs(self.batch, self.query, self.key)[:, self._copies]
-        found = torch.empty(
-            pattern.n_heads, len(self.key), dtype=pattern.lse.dtype, device=self.key.device
-        )
-        if self._columns:
-            keys = torch.tensor([key for key, _, _ in self._columns], device=self.key.device)
-            columns = rearrange(pattern.keys(keys), "batch head q column -> column head (batch q)")
-            for column, (_, members, place) in zip(columns, self._columns, strict=True):
-                found.index_copy_(1, members, column.index_select(1, place))
-        for distance, members, place in self._diagonals:
-            diagonal = rearrange(pattern.offset(distance), "batch head q -> head (batch q)")
-            found.index_copy_(1, members, diagonal.index_select(1, place))
-        self._fill_rest(pattern, found)
-        return found.index_select(1, self._copies)
+        read = [rearrange(pattern.keys(self._keys), "batch head q column -> head (batch q column)")]
+        for band in self._bands:
+            read.append(rearrange(pattern.band(*band), "batch head q gap -> head (batch q gap)"))
+        read.append(self._ask_rest(pattern))
+        return torch.cat(read, dim=1).index_select(1, self._place)
 
-    def _fill_rest(self, pattern: Pattern, found: Tensor) -> None:
+    def _ask_rest(self, pattern: AttentionPattern) -> Float[Tensor, "head rest"]:
         rest = self._rest
-        if not len(rest):
-            return
         if len(rest) * PAIR_COST < self.n_prompts * self.n_tokens**2 / 2:
-            found[:, rest] = pattern.pairs(self.batch[rest], self.query[rest], self.key[rest])
-            return
-        block = self.query[rest] // QUERY_TILE
+            return pattern.pairs(self.batch[rest], self.query[rest], self.key[rest])
+        found = pattern.lse.new_empty(pattern.n_heads, len(rest))
+        batch, query, key = self.batch[rest], self.query[rest], self.key[rest]
+        block = query // QUERY_TILE
         for number, (queries, rows) in enumerate(pattern.tiles()):
-            members = rest[block == number]
-            inside = self.query[members] - queries.start
-            found[:, members] = rows[self.batch[members], :, inside, self.key[members]].mT
+            members = (block == number).nonzero()[:, 0]
+            inside = query[members] - queries.start
+            found[:, members] = rows[batch[members], :, inside, key[members]].mT
+        return found
+
+
+def _bands(gaps: list[int]) -> list[tuple[int, int]]:
+    """(nearest, farthest) of runs of distances that lie within ``BAND`` of each other."""
+    bands: list[tuple[int, int]] = []
+    for gap in sorted(gaps):
+        if bands and gap - bands[-1][0] < BAND:
+            bands[-1] = (bands[-1][0], gap)
+        else:
+            bands.append((gap, gap))
+    return bands

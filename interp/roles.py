@@ -139,22 +139,21 @@ def _copies(prompt: Prompt, last_only: bool = False) -> Int[np.ndarray, "pair 2"
         InterpError: a token repeats so often that there are over ``MOST_PAIRS`` of them.
     """
     ids = np.asarray(prompt.ids)
-    order = np.argsort(ids, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(ids[order])) + 1)
-    total = sum(len(places) * (len(places) - 1) // 2 for places in groups)
-    if total > MOST_PAIRS and not last_only:
+    order = np.argsort(ids, kind="stable")  # places of one token side by side, earliest first
+    begins = np.flatnonzero(np.r_[True, np.diff(ids[order]) != 0]) if len(ids) else order
+    earlier = np.arange(len(ids)) - np.repeat(begins, np.diff(np.r_[begins, len(ids)]))
+    if last_only:
+        again = np.flatnonzero(earlier)
+        return np.stack([order[again], order[again - 1]], axis=1)
+    total = int(earlier.sum())
+    if total > MOST_PAIRS:
         raise InterpError(
             f"prompt {prompt.name}: its tokens repeat so often that there are {total:,} pairs of copies, "
             f"over {MOST_PAIRS:,}; shorten it, or score induction_last in place of the roles over all copies"
         )
-    parts = [np.empty((0, 2), dtype=np.int64)]
-    for places in groups:
-        if last_only:
-            parts.append(np.stack([places[1:], places[:-1]], axis=1))
-        elif len(places) > 1:
-            later, earlier = np.tril_indices(len(places), -1)
-            parts.append(np.stack([places[later], places[earlier]], axis=1))
-    return np.concatenate(parts)
+    query = np.repeat(np.arange(len(ids)), earlier)
+    back = np.arange(total) - np.repeat(np.cumsum(earlier) - earlier, earlier) + 1
+    return np.stack([order[query], order[query - back]], axis=1)
 
 
 def _sink_by_novelty(repeated: bool, prompt: Prompt) -> Int[np.ndarray, "pair 2"]:

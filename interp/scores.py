@@ -172,7 +172,7 @@ class BatchScorer:
 
     def __init__(self, prompts: Sequence[Prompt], roles: Roles, seed: int) -> None:
         self.prompts, self.roles, self.seed = prompts, roles, seed
-        self._targets: dict[int, tuple[IndexMask, BatchTargets]] = {}
+        self._targets: dict[int, tuple[IndexMask, BatchTargets, list[AnyTargets]]] = {}
         self._layers: dict[int, tuple[str, dict[str, np.ndarray]]] = {}
 
     def look(self, layer: int, pattern: Pattern) -> None:
@@ -187,12 +187,17 @@ class BatchScorer:
         key = id(pattern.mask)
         if key not in self._targets:
             fixed = [role for role in self.roles if isinstance(role, Role)]
-            targets = BatchTargets(self.prompts, fixed, pattern.mask, self.seed)
-            self._targets[key] = (pattern.mask, targets)
-        fixed_scores = iter(self._targets[key][1].score(pattern))
+            searched = [role for role in self.roles if isinstance(role, AnySink)]
+            self._targets[key] = (
+                pattern.mask,
+                BatchTargets(self.prompts, fixed, pattern.mask, self.seed),
+                [AnyTargets(self.prompts, role, pattern.mask, self.seed) for role in searched],
+            )
+        _, fixed_targets, any_targets = self._targets[key]
+        fixed_scores = iter(fixed_targets.score(pattern))
+        any_scores = (targets.score(pattern) for targets in any_targets)
         scores = [
-            next(fixed_scores) if isinstance(role, Role) else _score_any(role, pattern, self)
-            for role in self.roles
+            next(fixed_scores if isinstance(role, Role) else any_scores) for role in self.roles
         ]
         stacked = {name: np.stack([score[name] for score in scores]) for name in MEASURES}
         self._layers[layer] = (pattern.path, stacked)
@@ -238,77 +243,65 @@ class BatchTargets:
         choice = mask.reachable[batch, query] > 1
         group, batch, query, key = pairs[mask.allowed(batch, query, key) & choice].T
 
-        rows, self.row = (group * n + query).unique(return_inverse=True)
-        self.row_group, row_query = rows // n, rows % n
-        self.row_batch, self.row_query = self.row_group % len(prompts), row_query
-        targets = torch.bincount(self.row, minlength=len(rows))
-        self.row_chance = targets / mask.reachable[self.row_batch, row_query]
-        self.row_off_first = ~_any(key == 0, self.row, len(rows))
-
+        rows, row = (group * n + query).unique(return_inverse=True)
+        self.row_group, self.row_query = rows // n, rows % n
+        self.row_batch = self.row_group % len(prompts)
+        off_first = ~_any(key == 0, row, len(rows))
         moved, kept = _moved(prompts, roles, group, batch, query, key, mask, seed)
-        self.moved_row = self.row[kept]
-        self.row_null = _any(kept, self.row, len(rows))
-        self.n_pairs, self.n_moved = len(key), int(kept.sum())
-        first = torch.zeros_like(row_query)
+        self.off = off_first.nonzero()[:, 0]
+        off_batch, off_query = self.row_batch[self.off], self.row_query[self.off]
         self.questions = Questions(
-            torch.cat([batch, batch[kept], self.row_batch]),
-            torch.cat([query, query[kept], row_query]),
-            torch.cat([key, moved[kept], first]),
+            torch.cat([batch, batch[kept], off_batch]),
+            torch.cat([query, query[kept], off_query]),
+            torch.cat([key, moved[kept], torch.zeros_like(off_query)]),
             mask.batch,
             n,
         )
+        # Which sum each asked weight goes into: mass of rows off the first position, mass of the
+        # others, moved targets, and the first position itself.
+        n_groups = self.n_roles * self.n_prompts
+        place = (group + n_groups * ~off_first[row], group[kept] + 2 * n_groups)
+        self.place = torch.cat([*place, self.row_group[self.off] + 3 * n_groups])
+
+        # What does not depend on the pattern, as (1, group).
+        each = torch.ones(1, len(rows), dtype=torch.float64, device=mask.device)
+        targets = torch.bincount(row, minlength=len(rows))
+        chance = targets / mask.reachable[self.row_batch, self.row_query]
+        self.count = self._per_group(each)
+        self.off_count = self._per_group(each * off_first)
+        self.null_count = self._per_group(each * _any(kept, row, len(rows)))
+        self.chance = self._per_group(chance[None].double()) / self.count
 
     def score(self, pattern: Pattern) -> list[dict[str, Float[np.ndarray, "prompt head"]]]:
         """One layer's measures, a dictionary per role."""
         weights = self.questions.ask(pattern).double()
-        mass, moved, first = weights.tensor_split(
-            [self.n_pairs, self.n_pairs + self.n_moved], dim=1
-        )
-        n_rows = len(self.row_group)
-        row_mass = _sums(mass, self.row, n_rows)
-        row_moved = _sums(moved, self.moved_row, n_rows)
-        off = 1 - first
-        learned = pattern.learned_sink()
-        if learned is not None:
-            row_learned = learned[self.row_batch, :, self.row_query].mT.double()
-            off = off - row_learned
-        each = torch.ones_like(row_mass)
-        chance = self.row_chance.expand_as(row_mass)
-        count = self._per_group(each)
-        off_count = self._per_group(each, self.row_off_first)
-        off_sum = self._per_group(off, self.row_off_first)
-        enough = off_sum >= LEAST_OFF_SINK * off_count.clamp(min=1)
+        sums = _sums(weights, self.place, 4 * self.count.shape[1])
+        off_mass, rest, null, first = sums.chunk(4, dim=1)
+        off = self.off_count - first
+        learned = torch.full_like(off, torch.nan)
+        if (sink := pattern.learned_sink()) is not None:
+            row_learned = sink[self.row_batch, :, self.row_query].mT.double()
+            off -= _sums(row_learned[:, self.off], self.row_group[self.off], off.shape[1])
+            learned = self._per_group(row_learned) / self.count
+        enough = off >= LEAST_OFF_SINK * self.off_count.clamp(min=1)
         measures = {
-            "mass": self._per_group(row_mass) / count,
-            "mass_off_sink": torch.where(
-                # 1 at most, but for rounding.
-                enough,
-                (self._per_group(row_mass, self.row_off_first) / off_sum).clamp(max=1),
-                torch.nan,
-            ),
-            "chance": self._per_group(chance) / count,
-            "null": self._per_group(row_moved, self.row_null)
-            / self._per_group(each, self.row_null),
-            "learned_sink": torch.full_like(count, torch.nan)
-            if learned is None
-            else self._per_group(row_learned) / count,
-            "n_queries": count,
-            "position": torch.full_like(count, torch.nan),
+            "mass": (off_mass + rest) / self.count,
+            # 1 at most, but for rounding.
+            "mass_off_sink": torch.where(enough, (off_mass / off).clamp(max=1), torch.nan),
+            "chance": self.chance.expand_as(off),
+            "null": null / self.null_count,
+            "learned_sink": learned,
+            "n_queries": self.count.expand_as(off),
+            "position": torch.full_like(off, torch.nan),
         }
-        shape = (pattern.n_heads, self.n_roles, self.n_prompts)
-        arrays = {
-            name: t.reshape(shape).permute(1, 2, 0).cpu().numpy() for name, t in measures.items()
-        }
-        return [{name: array[r] for name, array in arrays.items()} for r in range(self.n_roles)]
+        shape = (len(MEASURES), pattern.n_heads, self.n_roles, self.n_prompts)
+        stacked = torch.stack([measures[name] for name in MEASURES]).reshape(shape)
+        arrays = stacked.permute(2, 0, 3, 1).cpu().numpy()
+        return [dict(zip(MEASURES, array, strict=True)) for array in arrays]
 
-    def _per_group(
-        self, rows: Float[Tensor, "head row"], keep: Tensor | None = None
-    ) -> Float[Tensor, "head group"]:
+    def _per_group(self, rows: Float[Tensor, "head row"]) -> Float[Tensor, "head group"]:
         """Sums of rows over each role and prompt; 0 / 0 later makes an empty group undefined."""
-        group = self.row_group
-        if keep is not None:
-            rows, group = rows[:, keep], group[keep]
-        return _sums(rows, group, self.n_roles * self.n_prompts)
+        return _sums(rows, self.row_group, self.n_roles * self.n_prompts)
 
 
 def _moved(
@@ -331,21 +324,21 @@ def _moved(
     code = (group * n + query) * n + key
     moved, kept = key.clone(), torch.zeros_like(key, dtype=torch.bool)
     shifts = [s for s in range(-LARGEST_SHIFT, LARGEST_SHIFT + 1) if s]
+    shift = torch.tensor(shifts, device=mask.device)[:, None]
     for number in group.unique().tolist():
         members = (group == number).nonzero()[:, 0]
         b, q, k = batch[members], query[members], key[members]
         row = q.unique(return_inverse=True)[1]
         n_rows = int(row.max()) + 1
-        valid = []
-        for shift in shifts:
-            wrong = k + shift
-            inside = (wrong >= 0) & (wrong <= q)
-            target = torch.isin(code[members] + shift, code[members], assume_unique=True)
-            right = inside & ~target & mask.allowed(b, q, wrong.clamp(min=0, max=n - 1))
-            valid.append(~_any(~right, row, n_rows)[row])
+        wrong = k + shift  # (shift, pair)
+        inside = (wrong >= 0) & (wrong <= q)
+        target = torch.isin(code[members] + shift, code[members])
+        right = inside & ~target & mask.allowed(b, q, wrong.clamp(min=0, max=n - 1))
+        spoilt = torch.zeros(len(shifts), n_rows, dtype=torch.long, device=mask.device)
+        valid = spoilt.index_add_(1, row, (~right).long())[:, row] == 0
         # A query counts once, however many targets it has.
         weight = 1 / torch.bincount(row)[row]
-        shares = np.array([(v * weight).sum().item() / n_rows for v in valid])
+        shares = ((valid * weight).sum(-1) / n_rows).cpu().numpy()
         good = np.flatnonzero((shares > 0) & (shares >= shares.max() / 2))
         if not len(good):
             continue
@@ -356,63 +349,70 @@ def _moved(
     return moved, kept
 
 
-def _score_any(
-    role: AnySink, pattern: Pattern, scorer: BatchScorer
-) -> dict[str, Float[np.ndarray, "prompt head"]]:
-    """Find each head's most attended position on even queries, measure it on odd ones."""
-    mask = pattern.mask
-    n, device = mask.n_queries, mask.device
-    if n < 3:
-        nothing = np.full((mask.batch, pattern.n_heads), np.nan)
-        return dict.fromkeys(MEASURES, nothing) | {"n_queries": np.zeros_like(nothing)}
-    even = torch.arange(2, n, 2, device=device)
-    if len(even) > role.rows:
-        even = even[torch.linspace(0, len(even) - 1, role.rows, device=device).round().long()]
-    odd = torch.arange(n, device=device) % 2 == 1
-    measured = odd & (mask.reachable > 1)  # (batch, query)
-    seen = mask.block(even, torch.arange(n, device=device)).sum(2)  # (batch or 1, 1, key)
-    enough = seen >= role.viewers * seen.amax(-1, keepdim=True).clamp(min=1)
-    mean = pattern.received(even) / seen.clamp(min=1)
-    position = mean.masked_fill(~enough, -1.0).argmax(-1)  # (batch, head)
+class AnyTargets:
+    """Each head's most attended position on one batch under one mask: found on even queries, measured
+    on the odd ones after it."""
 
-    query = torch.arange(n, device=device)
+    def __init__(
+        self, prompts: Sequence[Prompt], role: AnySink, mask: IndexMask, seed: int
+    ) -> None:
+        n, device = mask.n_queries, mask.device
+        self.mask = mask
+        if n < 3:
+            return
+        even = torch.arange(2, n, 2, device=device)
+        if len(even) > role.rows:
+            even = even[torch.linspace(0, len(even) - 1, role.rows, device=device).round().long()]
+        self.even = even
+        self.query = torch.arange(n, device=device)
+        self.measured = (self.query % 2 == 1) & (mask.reachable > 1)  # (batch, query)
+        seen = mask.block(even, self.query).sum(2)  # (batch or 1, 1, key)
+        self.too_few = seen < role.viewers * seen.amax(-1, keepdim=True).clamp(min=1)
+        self.seen = seen.clamp(min=1)
+        draws = [
+            _generator(seed, role.name, prompt.name).integers(1, LARGEST_SHIFT + 1)
+            for prompt in prompts
+        ]
+        self.shift = torch.tensor(draws, device=device)[:, None]
+        self.last = mask.real_queries.sum(-1, keepdim=True) - 1
+        self.chance = 1 / mask.reachable.clamp(min=1)[:, None]
 
-    def mass_on(key: Tensor) -> tuple[Tensor, Tensor]:
-        """Total weight of the measured queries after ``position`` on ``key``, and their number."""
-        batch = torch.arange(mask.batch, device=device)[:, None, None]
-        reach = mask.allowed(batch, query, key[..., None]) & (query > position[..., None])
-        chosen = (reach & measured[:, None]).expand(mask.batch, pattern.n_heads, n)
+    def score(self, pattern: Pattern) -> dict[str, Float[np.ndarray, "prompt head"]]:
+        """One layer's measures."""
+        mask = self.mask
+        if mask.n_queries < 3:
+            nothing = np.full((mask.batch, pattern.n_heads), np.nan)
+            return dict.fromkeys(MEASURES, nothing) | {"n_queries": np.zeros_like(nothing)}
+        mean = pattern.received(self.even) / self.seen
+        position = mean.masked_fill(self.too_few, -1.0).argmax(-1)  # (batch, head)
+        mass, chosen = self._mass_on(position, position, pattern)
+        count = chosen.sum(-1).double()
+        # Later if the prompt goes on that far, else earlier, else there is no wrong position to look at.
+        later = position + self.shift
+        wrong = torch.where(later < self.last, later, position - self.shift)
+        wrong_mass, wrong_chosen = self._mass_on(wrong.clamp(min=0), position, pattern)
+        wrong_count = wrong_chosen.sum(-1).double()
+        possible = (wrong >= 0) & (wrong_count > 0)
+        learned = pattern.learned_sink()
+        measures = {
+            "mass": mass / count,
+            "mass_off_sink": torch.full_like(count, torch.nan),
+            "learned_sink": torch.full_like(count, torch.nan)
+            if learned is None
+            else (learned * chosen).sum(-1) / count,
+            "chance": (self.chance * chosen).sum(-1) / count,
+            "null": torch.where(possible, wrong_mass / wrong_count, torch.nan),
+            "n_queries": count,
+            "position": torch.where(count > 0, position.double(), torch.nan),
+        }
+        return {name: value.cpu().numpy() for name, value in measures.items()}
+
+    def _mass_on(self, key: Tensor, position: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
+        """Weight on each head's own key of the measured queries after ``position``: (its total, which)."""
+        batch = torch.arange(self.mask.batch, device=self.mask.device)[:, None, None]
+        reach = self.mask.allowed(batch, self.query, key[..., None])
+        chosen = reach & (self.query > position[..., None]) & self.measured[:, None]
         return (pattern.head_keys(key).double() * chosen).sum(-1), chosen
-
-    total, chosen = mass_on(position)
-    count = chosen.sum(-1).double()
-    shift = torch.tensor(
-        [
-            _generator(scorer.seed, role.name, p.name).integers(1, LARGEST_SHIFT + 1)
-            for p in scorer.prompts
-        ],
-        device=device,
-    )[:, None]
-    # Later if the prompt goes on that far, else earlier, else there is no wrong position to look at.
-    last = mask.real_queries.sum(-1, keepdim=True) - 1
-    wrong = torch.where(position + shift < last, position + shift, position - shift)
-    wrong_total, wrong_chosen = mass_on(wrong.clamp(min=0))
-    wrong_count = wrong_chosen.sum(-1).double()
-    null = torch.where((wrong >= 0) & (wrong_count > 0), wrong_total / wrong_count, torch.nan)
-    chance = chosen / mask.reachable.clamp(min=1)[:, None]
-    learned = pattern.learned_sink()
-    measures = {
-        "mass": total / count,
-        "mass_off_sink": torch.full_like(count, torch.nan),
-        "learned_sink": torch.full_like(count, torch.nan)
-        if learned is None
-        else (learned * chosen).sum(-1) / count,
-        "chance": chance.sum(-1) / count,
-        "null": null,
-        "n_queries": count,
-        "position": torch.where(count > 0, position.double(), torch.nan),
-    }
-    return {name: value.cpu().numpy() for name, value in measures.items()}
 
 
 def _generator(seed: int, role: str, prompt: str) -> np.random.Generator:

@@ -125,12 +125,30 @@ def test_several_tiles_equal_one(window):
         queries = torch.cat([q, q[1:], q, rest])
         keys = torch.cat([q * 0, q[1:] - 1, q, (rest * 0.7).long()])
         questions = Questions(queries * 0, queries, keys, 1, n)
-        assert 0 in [column[0] for column in questions._columns]
-        assert [diagonal[0] for diagonal in questions._diagonals][:2] == [0, 1]
+        assert 0 in questions._keys
+        assert questions._bands[0] == (0, 1)
         assert len(questions._rest) > 100
         torch.testing.assert_close(
             questions.ask(pattern), expected[0, :, queries, keys], atol=1e-5, rtol=1e-4
         )
+
+
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("batch, n", [(1, 5), (3, 32), (2, 33), (1, 100)])
+def test_a_band_is_its_diagonals(window, batch, n):
+    """Whole blocks of queries, a rest, and a prompt shorter than a block."""
+    g = torch.Generator().manual_seed(0)
+    query = torch.randn(batch, 4, n, 8, generator=g)
+    key, value = (torch.randn(batch, 2, n, 8, generator=g) for _ in range(2))
+    mask = IndexMask(causal if window is None else sliding(window), batch, n, n)
+    _, lse, _ = attend(query, key, value, scale=0.3, mask=mask, engine="tiled")
+    pattern = AttentionPattern(query, key, lse, 0.3, mask)
+    for nearest, farthest in ((0, 0), (0, 3), (1, 1), (2, 4), (n - 3, n - 1)):
+        band = pattern.band(nearest, farthest)
+        assert band.shape == (batch, 4, n, farthest - nearest + 1)
+        for i, distance in enumerate(range(nearest, farthest + 1)):
+            torch.testing.assert_close(band[:, :, distance:, i], pattern.offset(distance))
+            assert (band[:, :, :distance, i] == 0).all()
 
 
 @pytest.mark.parametrize(
