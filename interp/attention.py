@@ -3,8 +3,9 @@
 Every head's query, key and value (after position encoding), scale, mask, soft cap and learned sink
 pass through here, and the output is each head's z before the output projection. ``with
 open_door(hf_model, look):`` makes every attention layer of a forward pass call
-``look(layer, pattern, z)`` with an :class:`~interp.pattern.AttentionPattern`; leaving the block
-leaves the model as it was, also after an exception.
+``look(layer, pattern, z)`` with an :class:`~interp.pattern.AttentionPattern`; whoever ``touch``-es may
+change query, key and value before and z after. Leaving the block leaves the model as it was, also
+after an exception.
 
 The mask function receives the mask as a function of indices and hands an
 :class:`~interp.masks.IndexMask` on, so that no n × n mask is ever written.
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,19 @@ IMPLEMENTATION = "interp"
 Look = Callable[[int, AttentionPattern, Tensor], None]
 
 
+@runtime_checkable
+class Touch(Protocol):
+    """Somebody who changes what passes through the door; new tensors, never in place."""
+
+    def inputs(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query (batch, head, query, d_head), key and value (batch, kv_head, key, d) to go on with."""
+
+    def output(self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor) -> Tensor:
+        """z (batch, head, query, d_value) to go on with."""
+
+
 @dataclass
 class Visit:
     """What happens at the door during one ``with open_door(...)``: who looks, and which path served.
@@ -46,11 +60,13 @@ class Visit:
     Attributes:
         look: called for every attention layer with (layer, pattern, z), z of shape
             (batch, head, query, d_value).
+        touch: may change query, key and value before the attention and z after it.
         engine: which kernel may serve.
         paths: kernel that served each layer in the last forward pass: layer → "fused" or "tiled".
     """
 
     look: Look | None
+    touch: Touch | None = None
     engine: Engine = "auto"
     paths: dict[int, str] = field(default_factory=dict)
 
@@ -66,7 +82,11 @@ def serves(hf_model: PreTrainedModel) -> bool:
 
 @contextmanager
 def open_door(
-    hf_model: PreTrainedModel, look: Look | None = None, *, engine: Engine = "auto"
+    hf_model: PreTrainedModel,
+    look: Look | None = None,
+    *,
+    touch: Touch | None = None,
+    engine: Engine = "auto",
 ) -> Iterator[Visit]:
     """Route the model's attention through the door until the block is left.
 
@@ -77,7 +97,7 @@ def open_door(
         raise InterpError(
             f"{type(hf_model).__name__} does not take its attention from transformers' interface"
         )
-    visit = Visit(look, engine)
+    visit = Visit(look, touch, engine)
     token = _VISIT.set(visit)
     try:
         with implementation(hf_model, IMPLEMENTATION):
@@ -142,6 +162,8 @@ def attention_function(
             "of indices: pass padding as a 2-D attention_mask; this attention is not supported"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if visit.touch is not None:
+        query, key, value = visit.touch.inputs(layer, query, key, value)
     z, lse, path = attend(
         query,
         key,
@@ -152,11 +174,13 @@ def attention_function(
         sink=s_aux,
         engine=visit.engine,
     )
-    _refuse_nan(z, attention_mask, where)
     visit.paths[layer] = path
+    sink = None if s_aux is None else s_aux.detach()
+    pattern = AttentionPattern(query, key, lse, scale, attention_mask, softcap, sink, path)
+    if visit.touch is not None:
+        z = visit.touch.output(layer, pattern, value, z)
+    _refuse_nan(z, attention_mask, where)
     if visit.look is not None:
-        sink = None if s_aux is None else s_aux.detach()
-        pattern = AttentionPattern(query, key, lse, scale, attention_mask, softcap, sink, path)
         visit.look(layer, pattern, z)
     return z.transpose(1, 2).contiguous(), None
 

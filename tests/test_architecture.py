@@ -22,6 +22,7 @@ LINE = (
     ["files", "lock", "environment", "strict_yaml"],  # what a run stands on
     ["masks", "kernels", "pattern", "attention"],  # the door
     ["checkpoint_checks", "loading", "tokens", "model"],
+    ["sites", "edits"],  # touching what passes the door
     ["roles", "prompts", "questions", "forward", "checks"],
     ["stats", "tables", "figures"],  # of any table: they know of no model
     ["scores", "sink_rate", "reading", "formation"],
@@ -144,14 +145,15 @@ def test_one_file_knows_the_names_of_hooks():
 
 
 def test_only_the_door_registers_with_transformers_and_only_it_is_asked():
-    """Nobody else touches the attention implementation or hooks a module."""
+    """Nobody else touches the attention implementation; modules are hooked by edits and their sites."""
     names = {"AttentionInterface", "AttentionMaskInterface", "_attn_implementation_internal"}
     hooks = {"register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"}
     users = {}
     for name, tree in (MODULES | SCRIPTS).items():
         text = {getattr(node, "attr", getattr(node, "id", None)) for node in ast.walk(tree)}
         users[name] = text & (names | hooks)
-    assert {name for name, found in users.items() if found} == {"attention"}
+    assert {name for name, found in users.items() if found & names} == {"attention"}
+    assert {name for name, found in users.items() if found & hooks} == {"sites", "edits"}
     assert users["attention"] == names
 
 

@@ -1,0 +1,238 @@
+"""Where things are in a model: a site is a kind of activation at a layer, some heads, some positions.
+
+    kind        axes                                  what
+    q           (prompt, head, position, d_head)      query, after position encoding
+    k, v        (prompt, kv_head, position, d)        key after position encoding, value
+    pattern     (prompt, head, query, key)            attention weights, written out
+    z           (prompt, head, position, d_value)     head output before the output projection
+    resid_pre   (prompt, position, d_model)           residual stream into the block
+    attn_out    (prompt, position, d_model)           what attention adds to the residual stream
+    resid_mid   (prompt, position, d_model)           resid_pre + attn_out
+    mlp_out     (prompt, position, d_model)           what the MLP adds to the residual stream
+    resid_post  (prompt, position, d_model)           residual stream out of the block
+
+Heads of ``q``, ``z`` and ``pattern`` are query heads; those of ``k`` and ``v`` are key-value heads, and
+with grouped queries one of them serves several query heads. The first five pass through the door
+(:mod:`interp.attention`). Which module of a block adds to the residual stream differs between
+families (Gemma 2 and OLMo 2 put a norm behind attention, Granite a factor), so it is not looked up
+but measured: :func:`adders` finds the two children of the block whose outputs, added to its input,
+give its output. Where there are none, or where attention and MLP read the same stream and
+``resid_mid`` does not exist, the site is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from interp import attention
+from interp.errors import InterpError
+from interp.model import Model, evaluating
+
+HeadKind = Literal["q", "k", "v", "pattern", "z"]
+StreamKind = Literal["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]
+Kind = HeadKind | StreamKind
+HEAD_KINDS: tuple[str, ...] = get_args(HeadKind)
+STREAM_KINDS: tuple[str, ...] = get_args(StreamKind)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the model.
+
+    Attributes:
+        kind: see the module.
+        layer: from 0.
+        heads: query heads, or key-value heads for k and v; None: all.
+        positions: of the tokens (for "pattern": of the queries); None: all.
+    """
+
+    kind: Kind
+    layer: int
+    heads: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in HEAD_KINDS + STREAM_KINDS:
+            raise InterpError(
+                f"kind={self.kind!r}: expected one of {', '.join(HEAD_KINDS + STREAM_KINDS)}"
+            )
+        if self.heads is not None and self.kind in STREAM_KINDS:
+            raise InterpError(f"{self.kind} has no heads; leave heads out, got {self.heads}")
+        for name in ("heads", "positions"):
+            chosen = getattr(self, name)
+            if chosen is not None and (not chosen or len(set(chosen)) < len(chosen)):
+                raise InterpError(f"{name}={chosen}: expected one or more different numbers")
+
+    @property
+    def unit(self) -> str:
+        """What ``heads`` counts: "head" or "kv_head"; "" for the residual stream."""
+        return "" if self.kind in STREAM_KINDS else "kv_head" if self.kind in "kv" else "head"
+
+    def __str__(self) -> str:
+        text = f"{self.kind} of layer {self.layer}"
+        if self.heads is not None:
+            text += f", {self.unit} {', '.join(map(str, self.heads))}"
+        if self.positions is not None:
+            text += f", position {', '.join(map(str, self.positions))}"
+        return text
+
+
+def check_site(model: Model, site: Site) -> None:
+    """Refuse a layer or head that is not there, and what the architecture has no such thing of.
+
+    Raises:
+        InterpError: naming the site and what the model has.
+    """
+    if not attention.serves(model.hf_model):
+        raise InterpError(
+            f"{model.architecture} bypasses transformers' attention interface: {site} can't be reached"
+        )
+    if not 0 <= site.layer < model.n_layers:
+        raise InterpError(
+            f"{site}: {model.name} has layers 0 to {model.n_layers - 1}, no layer {site.layer}"
+        )
+    n_heads = model.n_kv_heads if site.unit == "kv_head" else model.n_heads
+    wrong = [head for head in site.heads or () if not 0 <= head < n_heads]
+    if wrong:
+        kind = "key-value heads" if site.unit == "kv_head" else "query heads"
+        raise InterpError(
+            f"{site}: {model.name} has {kind} 0 to {n_heads - 1} in a layer, no head {wrong[0]}"
+        )
+    if site.kind in ("attn_out", "resid_mid", "mlp_out"):
+        found = adders(model, site.layer)
+        if site.kind == "resid_mid" and not found.sequential:
+            raise InterpError(
+                f"{site}: in {model.architecture} attention and MLP read the same stream, so there is no "
+                "residual stream between them; take attn_out, mlp_out or resid_post"
+            )
+
+
+def check_positions(site: Site, n_tokens: int) -> None:
+    """Refuse positions beyond the prompt."""
+    wrong = [position for position in site.positions or () if not 0 <= position < n_tokens]
+    if wrong:
+        raise InterpError(f"{site}: the prompt has positions 0 to {n_tokens - 1}, no {wrong[0]}")
+
+
+def block(model: Model, layer: int) -> nn.Module:
+    """The block of one layer."""
+    return model.component(f"blocks.{layer}")
+
+
+@dataclass(frozen=True)
+class Adders:
+    """The two modules whose outputs a block adds to its input.
+
+    Attributes:
+        attention, mlp: the modules; the last that touches the number before it is added.
+        factor: what their outputs are multiplied by (Granite).
+        sequential: whether the MLP reads what attention has already been added to.
+    """
+
+    attention: nn.Module
+    mlp: nn.Module
+    factor: float
+    sequential: bool
+
+
+@lru_cache(maxsize=256)
+def adders(model: Model, layer: int) -> Adders:
+    """Find the adders of a block by running five tokens through the model and adding up.
+
+    Raises:
+        InterpError: no two children of the block add up to what it does.
+    """
+    module = block(model, layer)
+    order: list[str] = []
+    into: dict[str, Tensor] = {}
+    out: dict[str, Tensor] = {}
+
+    def before(child: nn.Module, args: Any, kwargs: Any, *, name: str) -> None:
+        into[name] = hidden_of(args, kwargs)
+
+    def after(child: nn.Module, args: Any, output: Any, *, name: str) -> None:
+        order.append(name)
+        out[name] = first_tensor(output)
+
+    handles = []
+    children = dict(module.named_children())
+    for name, child in [("", module), *children.items()]:
+        handles.append(
+            child.register_forward_pre_hook(
+                lambda m, a, k, name=name: before(m, a, k, name=name), with_kwargs=True
+            )
+        )
+        handles.append(
+            child.register_forward_hook(lambda m, a, o, name=name: after(m, a, o, name=name))
+        )
+    try:
+        ids = torch.arange(5, device=model.device)[None] % model.vocab_size
+        with (
+            attention.open_door(model.hf_model),
+            evaluating(model.hf_model),
+            torch.no_grad(),
+        ):
+            model.hf_model(input_ids=ids, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    start, end = into[""], out[""]
+    factor = float(getattr(model.config, "residual_multiplier", None) or 1.0)
+    # OPT's MLP works on (prompt × position, d_model): any shape of as many numbers will do.
+    into = {name: t.reshape(end.shape) for name, t in into.items() if t.numel() == end.numel()}
+    out = {name: t.reshape(end.shape) for name, t in out.items() if t.numel() == end.numel()}
+    same = [name for name in order if name in out and name]
+    for first, second in permutations(same, 2):
+        if order.index(first) > order.index(second):
+            continue
+        if not _close(start + factor * out[first] + factor * out[second], end):
+            continue
+        middle = start + factor * out[first]
+        sequential = any(_close(into[name], middle) for name in children if name in into)
+        return Adders(children[first], children[second], factor, sequential)
+    raise InterpError(
+        f"layer {layer} of {model.architecture}: no two of its parts ({', '.join(children)}) add up to what "
+        "the block adds to the residual stream; attn_out, resid_mid and mlp_out are not defined here"
+    )
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    tolerance = 1e-4 if a.dtype in (torch.float32, torch.float64) else 2e-2
+    return bool((a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1e-6))
+
+
+def hidden_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The hidden states a module is called with, wherever they stand."""
+    found = args[0] if args else kwargs.get("hidden_states", next(iter(kwargs.values()), None))
+    if not isinstance(found, Tensor):
+        raise InterpError(f"a block was called without hidden states, but with {type(found)}")
+    return found
+
+
+def with_hidden(
+    args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with other hidden states."""
+    if args:
+        return (hidden, *args[1:]), kwargs
+    name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
+    return args, kwargs | {name: hidden}
+
+
+def first_tensor(output: Any) -> Tensor:
+    """A module's output, which some give as a tuple with other things behind."""
+    found = output[0] if isinstance(output, tuple) else output
+    if not isinstance(found, Tensor):
+        raise InterpError(f"a module returned {type(found).__name__} where a tensor was expected")
+    return found
+
+
+def with_first(output: Any, tensor: Tensor) -> Any:
+    """The same output with another tensor."""
+    return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
