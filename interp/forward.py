@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp import attention
@@ -90,18 +90,29 @@ def capture(
 def last_logits(model: Model, batch: Sequence[Prompt]) -> Float[Tensor, "batch d_vocab"]:
     """Logits after the last real token of each prompt, padded on the right, in float32."""
     ids, mask, positions = (t.to(model.device) for t in pad([prompt.ids for prompt in batch]))
+    return _logits(model, ids, mask, positions, last_positions(mask)[:, None])[:, 0]
+
+
+def logits_at(
+    model: Model, ids: Int[Tensor, "batch pos"], where: Int[Tensor, "batch chosen"]
+) -> Float[Tensor, "batch chosen d_vocab"]:
+    """Logits at chosen positions of prompts of one length, in float32; the others are not computed."""
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    return _logits(model, ids, torch.ones_like(ids), positions, where)
+
+
+def _logits(model: Model, ids: Tensor, mask: Tensor, positions: Tensor, where: Tensor) -> Tensor:
     accepts = inspect.signature(model.hf_model.forward).parameters
     arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
     if "position_ids" in accepts:
         arguments["position_ids"] = positions
-    last = last_positions(mask)
-    row = torch.arange(len(batch), device=model.device)
+    row = torch.arange(len(ids), device=model.device)[:, None]
     if "logits_to_keep" in accepts:
-        # Logits of every position would take tokens × vocabulary × 4 bytes: keep the last ones.
-        kept, place = last.unique(return_inverse=True)
+        # Logits of every position would take tokens × vocabulary × 4 bytes: keep those asked for.
+        kept, place = where.unique(return_inverse=True)
         arguments["logits_to_keep"] = kept
     else:
-        place = last
+        place = where
     with evaluating(model.hf_model), torch.no_grad():
         logits = model.hf_model(**arguments).logits[row, place].float()
     if not torch.isfinite(logits).all():

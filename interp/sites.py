@@ -171,17 +171,7 @@ def adders(model: Model, layer: int) -> Adders:
         handles.append(
             child.register_forward_hook(lambda m, a, o, name=name: after(m, a, o, name=name))
         )
-    try:
-        ids = torch.arange(5, device=model.device)[None] % model.vocab_size
-        with (
-            attention.open_door(model.hf_model),
-            evaluating(model.hf_model),
-            torch.no_grad(),
-        ):
-            model.hf_model(input_ids=ids, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    _run_a_little(model, handles)
     start, end = into[""], out[""]
     factor = float(getattr(model.config, "residual_multiplier", None) or 1.0)
     # OPT's MLP works on (prompt × position, d_model): any shape of as many numbers will do.
@@ -200,6 +190,36 @@ def adders(model: Model, layer: int) -> Adders:
         f"layer {layer} of {model.architecture}: no two of its parts ({', '.join(children)}) add up to what "
         "the block adds to the residual stream; attn_out, resid_mid and mlp_out are not defined here"
     )
+
+
+@lru_cache(maxsize=64)
+def output_kinds(model: Model) -> tuple[int, ...]:
+    """How each block gives its output: 0 for a plain tensor, else the length of the tuple."""
+    kinds = [0] * model.n_layers
+    handles = []
+    for layer in range(model.n_layers):
+
+        def hook(_: Any, __: Any, output: Any, layer: int = layer) -> None:
+            kinds[layer] = len(output) if isinstance(output, tuple) else 0
+
+        handles.append(block(model, layer).register_forward_hook(hook))
+    _run_a_little(model, handles)
+    return tuple(kinds)
+
+
+def _run_a_little(model: Model, handles: list[Any]) -> None:
+    """Five tokens through the model, for the hooks behind ``handles``, which are taken away."""
+    try:
+        ids = torch.arange(5, device=model.device)[None] % model.vocab_size
+        with (
+            attention.open_door(model.hf_model),
+            evaluating(model.hf_model),
+            torch.no_grad(),
+        ):
+            model.hf_model(input_ids=ids, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

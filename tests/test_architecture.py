@@ -22,12 +22,13 @@ LINE = (
     ["files", "lock", "environment", "strict_yaml"],  # what a run stands on
     ["masks", "kernels", "pattern", "attention"],  # the door
     ["checkpoint_checks", "loading", "tokens", "model"],
-    ["sites", "edits"],  # touching what passes the door
     ["roles", "prompts", "questions", "forward", "checks"],
     ["stats", "tables", "figures"],  # of any table: they know of no model
     ["scores", "sink_rate", "reading", "formation"],
     ["config", "runs"],
+    ["sites", "edits"],  # touching what passes the door
     ["world", "training"],  # the little world, and the default model that is trained on it
+    ["tasks", "metrics", "sweep"],  # does it matter?
 )
 PLACE = {name: place for place, name in enumerate(name for room in LINE for name in room)}
 

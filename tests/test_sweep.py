@@ -1,0 +1,191 @@
+"""The sweep against one plain forward pass per cell, and its arithmetic against hands."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from interp.edits import Cut, Recording, Replace, edited
+from interp.errors import InterpError
+from interp.forward import logits_at
+from interp.metrics import METRICS, normalised
+from interp.model import load_model
+from interp.prompts import Prompt
+from interp.sites import Site
+from interp.sweep import started_at, sweep
+from interp.tasks import Example, Task
+from tests.families import BYPASSING, CONFIGS, N_HEADS, N_LAYERS, tiny_model
+
+SERVED = [family for family in CONFIGS if family not in BYPASSING]
+GENERATOR = np.random.default_rng(0)
+EXAMPLES = [
+    Example(Prompt(tuple(GENERATOR.integers(3, 60, n).tolist()), f"p{i}"), 5 + i, 20 + i)
+    for i, n in enumerate((9, 9, 7, 9, 7))
+]
+HEADS = [
+    [Replace.zero(Site("z", layer, (head,)))]
+    for layer in range(N_LAYERS)
+    for head in range(N_HEADS)
+]
+DIFFERENCE = METRICS["logit_difference"]
+
+
+def tiny(family, **changes):
+    return load_model((tiny_model(family, **changes), None))
+
+
+def plain(model, example, edits, metric=DIFFERENCE):
+    ids = torch.tensor([example.prompt.ids])
+    where = torch.tensor([[len(example.prompt.ids) - 1]])
+    with edited(model, []):
+        clean = logits_at(model, ids, where)
+    with edited(model, edits):
+        return float(metric.measure(logits_at(model, ids, where), clean, [example])[0])
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_every_cell_is_one_plain_forward_pass(family):
+    model = tiny(family)
+    metrics = [DIFFERENCE, METRICS["kl"], METRICS["log_probability"]]
+    found = sweep(model, EXAMPLES, HEADS, metrics)
+    assert found.values.shape == (3, len(HEADS), len(EXAMPLES))
+    for m, metric in enumerate(metrics):
+        expected = [[plain(model, e, cell, metric) for e in EXAMPLES] for cell in HEADS]
+        np.testing.assert_allclose(found.values[m], expected, atol=1e-4)
+    np.testing.assert_allclose(found.clean[0], [plain(model, e, []) for e in EXAMPLES], atol=1e-5)
+    assert found.largest_difference < 1e-4
+    assert np.abs(found.effects[0]).max() > 1e-2
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 10_000])
+def test_batches_make_no_difference(batch_tokens):
+    model = tiny("qwen3")
+    expected = sweep(model, EXAMPLES, HEADS, [DIFFERENCE])
+    found = sweep(model, EXAMPLES, HEADS, [DIFFERENCE], batch_tokens=batch_tokens)
+    np.testing.assert_allclose(found.values, expected.values, atol=1e-4)
+
+
+def test_a_cell_may_span_layers_and_sites():
+    model = tiny("gemma2")
+    cells = [
+        [Replace.zero(Site("z", 2, (0,))), Replace.zero(Site("mlp_out", 1))],
+        [Replace.zero(Site("resid_pre", 1, None, (2,))), Cut(2, (0,))],
+        [Replace.zero(Site("resid_post", 0, None, (1,)))],
+    ]
+    found = sweep(model, EXAMPLES, cells, [DIFFERENCE])
+    expected = [[plain(model, e, cell) for e in EXAMPLES] for cell in cells]
+    np.testing.assert_allclose(found.values[0], expected, atol=1e-4)
+
+
+def test_values_of_a_donor_follow_their_examples():
+    """Resampling: each example has its own donor, whatever the grouping."""
+    model = tiny("llama")
+    same = [e for e in EXAMPLES if len(e.prompt.ids) == 9]
+    site = Site("z", 1, (2,))
+    recording = Recording([site])
+    ids = torch.tensor([e.prompt.ids for e in same])
+    with edited(model, recording=recording):
+        logits_at(model, ids, torch.tensor([[8]] * len(same)))
+    own = Replace(site, recording[site], "own")
+    found = sweep(model, same, [[own]], [DIFFERENCE], batch_tokens=9)
+    assert np.abs(found.effects).max() == 0  # C55: self-patching, exactly
+    others = Replace(site, recording[site].roll(1, 0), "the one before")
+    found = sweep(model, same, [[others]], [DIFFERENCE], batch_tokens=18)
+    assert np.abs(found.effects).min() > 1e-6  # C54: and another's does something
+
+
+def test_denoising_runs_the_corrupted_and_measures_the_clean():
+    """The whole stream patched: normalised effect 1 at every layer."""
+    model = tiny("gpt2")
+    clean = EXAMPLES[0].prompt
+    corrupted = Prompt((*clean.ids[:3], 44, *clean.ids[4:]), "c")
+    example = Example(clean, 5, 20, corrupted=corrupted)
+    cells = []
+    for layer in range(N_LAYERS):
+        recording = Recording([Site("resid_pre", layer)])
+        with edited(model, recording=recording):
+            logits_at(model, torch.tensor([clean.ids]), torch.tensor([[8]]))
+        stream = recording[Site("resid_pre", layer)]
+        cells.append([Replace(Site("resid_pre", layer), stream, "clean")])
+    found = sweep(model, [example], cells, [DIFFERENCE], base=[corrupted])
+    right = sweep(model, [example], cells[:1], [DIFFERENCE]).clean[0]
+    shares = normalised(found.values[0], right, found.clean[0])
+    np.testing.assert_allclose(shares, 1, atol=1e-4)
+
+
+def test_the_model_is_left_as_it_was_when_a_sweep_breaks():
+    model = tiny("llama")
+    ids = torch.tensor([EXAMPLES[0].prompt.ids])
+    with edited(model, []):
+        before = logits_at(model, ids, torch.tensor([[8]]))
+    with pytest.raises(KeyboardInterrupt), started_at(model, 2):
+        raise KeyboardInterrupt
+    with edited(model, []):
+        assert torch.equal(logits_at(model, ids, torch.tensor([[8]])), before)
+
+
+def test_metrics_by_hand():
+    logits = torch.tensor([[[1.0, 3.0, 0.0], [2.0, 0.0, 1.0]]])
+    clean = torch.tensor([[[1.0, 2.0, 0.0], [0.0, 5.0, 1.0]]])
+    example = [Example(Prompt((0, 1, 2), "x"), answer=0, wrong=2, scored=(1, 2))]
+
+    def value(name):
+        return float(METRICS[name].measure(logits, clean, example)[0])
+
+    assert value("logit_difference") == 1.0
+    total = math.log(math.exp(2) + 1 + math.e)
+    assert value("log_probability") == pytest.approx(2 - total, abs=1e-6)
+    first = math.log(math.e + math.exp(3) + 1)
+    assert value("loss") == pytest.approx((first - 3 + total - 1) / 2, abs=1e-6)
+    assert value("flips") == 0.5
+    assert value("kl") > 0
+    assert float(METRICS["kl"].measure(clean, clean, example)[0]) == 0
+    assert np.isnan(normalised(np.array([1.0]), np.array([2.0]), np.array([2.0])))[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (dict(cells=[]), "nothing to sweep"),
+        (dict(examples=[]), "nothing to sweep"),
+        (dict(cells=[[]]), "a cell without edits"),
+        (dict(cells=[[Replace.zero(Site("z", 7))]]), "no layer 7"),
+        (dict(metrics=[METRICS["loss"]]), "needs examples with 'scored'"),
+        (dict(base=[Prompt((1, 2), "short")]), "has 2 tokens"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_runs(arguments, says):
+    model = tiny("llama")
+    given = dict(examples=EXAMPLES[:1], cells=HEADS[:1], metrics=[DIFFERENCE]) | arguments
+    with pytest.raises(InterpError, match=says):
+        sweep(model, given.pop("examples"), given.pop("cells"), given.pop("metrics"), **given)
+
+
+def test_a_model_that_says_nan_is_refused():
+    model = tiny("llama")
+    model.hf_model.lm_head.weight.data[7] = torch.nan
+    with pytest.raises(InterpError, match="NaN"):
+        sweep(model, EXAMPLES[:1], HEADS[:1], [DIFFERENCE])
+
+
+def test_examples_that_make_no_sense():
+    prompt = Prompt((1, 2, 3), "p")
+    with pytest.raises(InterpError, match="expected an answer"):
+        Example(prompt)
+    with pytest.raises(InterpError, match="clean prompt has 3 tokens, the corrupted one 2"):
+        Example(prompt, 1, 2, corrupted=Prompt((1, 2), "c"))
+    with pytest.raises(InterpError, match="predicted by none"):
+        Example(prompt, scored=(0,))
+    with pytest.raises(InterpError, match=r"no examples are left \(2 × name"):
+        Task("t", (), (("name of several tokens", 2),))
+
+
+def test_the_plan_says_what_will_be_done():
+    said = []
+    found = sweep(tiny("llama"), EXAMPLES, HEADS, [DIFFERENCE], on_plan=said.append)
+    (plan,) = said
+    assert plan == found.plan
+    assert (plan.n_cells, plan.n_examples) == (12, 5)
+    assert plan.plain_layers == 12 * 3 * 5 and plan.layers == (4 * (3 + 2 + 1) + 3) * 5
+    assert "12 cells × 5 examples" in str(plan)
