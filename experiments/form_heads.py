@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,11 @@ from interp.errors import InterpError
 from interp.runs import RunFolder
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from interp.model import Model
 
+RESUMES = True
 LEVELS = {"previous_token": 0.5, "induction": 0.5, "sink_fresh": 0.5}
 
 
@@ -36,8 +40,8 @@ def run(config: Config, folder: RunFolder) -> None:
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    heads: list[pd.DataFrame] = []
-    losses: list[pd.DataFrame] = []
+    # By step: a run that goes on may come by its last step again.
+    heads, losses = (_by_step(folder, f"{name}.csv") for name in ("heads", "losses"))
     prompts = None
 
     def visit(model: Model, step: int) -> None:
@@ -45,11 +49,12 @@ def run(config: Config, folder: RunFolder) -> None:
         if prompts is None:
             prompts = make_prompts(config, model, folder)
         confidence, seed = config.confidence, config.seed
-        heads.append(heads_at(model, prompts, step, confidence=confidence, seed=seed))
-        losses.append(losses_at(model, prompts, step, confidence=confidence, seed=seed))
+        heads[step] = heads_at(model, prompts, step, confidence=confidence, seed=seed)
+        losses[step] = losses_at(model, prompts, step, confidence=confidence, seed=seed)
         for name, parts in (("heads", heads), ("losses", losses)):
-            table = pd.concat(parts, ignore_index=True)
+            table = pd.concat([parts[step] for step in sorted(parts)], ignore_index=True)
             folder.write(f"{name}.csv", partial(tables.write, table))
+        folder.log.info("step %d: %s", step, _summary(losses[step]))
 
     _train(config, folder, visit) if not config.revisions else _read(config, folder, visit)
     read = tables.read(folder.path("heads.csv")), tables.read(folder.path("losses.csv"))
@@ -59,9 +64,31 @@ def run(config: Config, folder: RunFolder) -> None:
     repeat = read[1][read[1].tokens == "repeat"]
     print(tables.as_text(repeat[["step", "loss", "ci_low", "ci_high", "n_prompts"]]))
     for role, level in LEVELS.items():
-        step = formed(read[0], role, level)
-        when = "not yet" if step is None else f"from step {step} on"
+        first, stays = formed(read[0], role, level)
+        when = "at no step"
+        if first is not None:
+            when = f"first at step {first}, " + (
+                "but not to the last step"
+                if stays is None
+                else "and to the last step"
+                if stays == first
+                else f"and from step {stays} to the last"
+            )
         print(f"{role}: the best head has mass above {level:g} {when}")
+
+
+def _by_step(folder: RunFolder, name: str) -> dict[int, pd.DataFrame]:
+    """What an earlier start of this run has written, by step."""
+    from interp import tables
+
+    if not (folder.root / name).exists():
+        return {}
+    table = tables.read(folder.path(name))
+    return {step: table[table.step == step] for step in table.step.unique().tolist()}
+
+
+def _summary(losses: pd.DataFrame) -> str:
+    return ", ".join(f"{row.tokens} loss {row.loss:.3f}" for row in losses.itertuples())
 
 
 def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:
@@ -75,19 +102,20 @@ def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None
             f"model={config.model} has no training of ours to repeat: give revisions=[...] of it"
         )
     training = TrainingConfig(seed=config.training_seed)
+    name = f"default (training seed {config.training_seed})"
     tokenizer = world_tokenizer()
     with progress(min(config.until, training.steps), "steps") as advance:
         done = 0
 
         def on_record(record, hf_model) -> None:  # type: ignore[no-untyped-def]
             nonlocal done
-            model = load_model((hf_model, tokenizer))
+            model = replace(load_model((hf_model, tokenizer)), name=name)
             visit(model, record.step)
             advance(record.step - done)
             done = record.step
 
         trained = train(training, folder.path("training"), on_record, until=config.until)
-    model = load_model((trained.model, trained.tokenizer))
+    model = replace(load_model((trained.model, trained.tokenizer)), name=name)
     folder.record(training=training.model_dump(), model=model.describe(), checks=check_model(model))
 
 

@@ -47,7 +47,7 @@ def help_text(name: str, docstring: str, config: type[BaseModel]) -> str:
             note = " (the default)" if kind == kinds[section] else ""
             title = f"with {section}={kind}{note}: {inspect.getdoc(model)}"
             lines += ["", *textwrap.wrap(title, _width())]
-            inner = keys_of(model, {}, f"{section}.")
+            inner = keys_of(model, {}, f"{section}.", config.model_fields[section].default)
             lines += _lines(key for key in inner.values() if key.path != f"{section}.kind")
     lines += ["", "keys that every experiment has"]
     lines += _lines(keys[path] for path in RunConfig.model_fields if path in keys)
@@ -56,9 +56,9 @@ def help_text(name: str, docstring: str, config: type[BaseModel]) -> str:
 
 def _example(keys: dict[str, Key]) -> str:
     needed = [key for key in keys.values() if key.default is None]
-    return " ".join(
-        f"{key.path}={key.examples[0]}" for key in [*needed, keys.get("model", keys["out"])]
-    )
+    # Training experiments make their model: another one would be refused.
+    own = "until" if "until" in keys else "model" if "model" in keys else "out"
+    return " ".join(f"{key.path}={key.examples[0]}" for key in [*needed, keys[own]])
 
 
 def _lines(keys: Iterable[Key]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -79,17 +79,27 @@ def groups(config: type[BaseModel]) -> dict[str, dict[str, type[BaseModel]]]:
     return found
 
 
-def keys_of(config: type[BaseModel], kinds: Mapping[str, str], prefix: str = "") -> dict[str, Key]:
-    """All keys by path, sections included; a section with kinds has the keys of the kind given."""
+def keys_of(
+    config: type[BaseModel],
+    kinds: Mapping[str, str],
+    prefix: str = "",
+    defaults: BaseModel | None = None,
+) -> dict[str, Key]:
+    """All keys by path, sections included; a section with kinds has the keys of the kind given.
+
+    ``defaults`` are the values of a section that an experiment has other defaults for.
+    """
     found: dict[str, Key] = {}
     sections = groups(config)
     for name, field in config.model_fields.items():
         path = prefix + name
         section = sections.get(name)
         found[path] = _key(path, field, tuple(section or ()))
+        if isinstance(defaults, config) and not section:
+            found[path] = replace(found[path], default=written(getattr(defaults, name)))
         core = section[kinds[path]] if section else _unwrap(field.annotation)[0]
         if isinstance(core, type) and issubclass(core, BaseModel):
-            found |= keys_of(core, kinds, f"{path}.")
+            found |= keys_of(core, kinds, f"{path}.", field.default)
     return found
 
 

@@ -90,6 +90,7 @@ def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> N
 
     files, assignments = _options(arguments)
     config = compose(name, module.Config, assignments, files)
+    _check_path(getattr(config, "model", ""))
     command = ["python", "-m", f"experiments.{name}", *arguments]
     resume = getattr(module, "RESUMES", False)
     with open_run(
@@ -97,6 +98,13 @@ def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> N
     ) as folder:
         module.run(config, folder)
     _say(name, f"results in {folder.root}")
+
+
+def _check_path(model: str) -> None:
+    """What can only be a file or folder is looked for before torch is imported, which takes seconds."""
+    is_path = model.endswith(".gguf") or model.startswith(("./", "../", "/"))
+    if is_path and not Path(model).exists():
+        raise InterpError(f"{model}: there is no such file or folder")
 
 
 def _options(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:

@@ -141,7 +141,8 @@ def say(config: ScoreConfig, summary: pd.DataFrame, n_prompts: int) -> None:
     heads = len(summary[["layer", "head"]].drop_duplicates())
     if stats.smallest_p(n_prompts) > 0.05 / heads:
         print(
-            f"\nnote: with {n_prompts} prompts no p is below {stats.smallest_p(n_prompts):.2g}; over "
+            f"\nnote: with {n_prompts} prompt{'s' * (n_prompts != 1)} no p is below "
+            f"{stats.smallest_p(n_prompts):.2g}; over "
             f"{heads} heads a single head can reach q < 0.05 only below {0.05 / heads:.2g}: "
             "take more prompts"
         )

@@ -1,7 +1,8 @@
 """Figures, drawn only from a saved table: a layer × head map for each role.
 
 Perceptually uniform, colour-blind-safe colours (cividis); one scale from 0 to 1 for all maps;
-undefined heads are hatched, not coloured; a dot marks q below the level. Fonts are embedded in PDF.
+undefined heads are hatched, not coloured; a dot marks heads that are above chance and, with q below
+the level, above their null. Fonts are embedded in PDF.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = 
     Args:
         summary: a table as ``tables.SUMMARY`` describes.
         value: the column that is coloured.
-        level: a dot marks heads whose q is below it.
+        level: a dot marks heads whose q is below it and whose mass is above chance.
     """
     roles = list(summary.role.unique())
     n_layers, n_heads = int(summary.layer.max()) + 1, int(summary["head"].max()) + 1
@@ -66,7 +67,7 @@ def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = 
         )
         names = ", ".join(sorted(Path(name).name for name in summary.model.unique()))
         prompts = int(summary.n_prompts.max())
-        title = f"{names}: {prompts} prompts; dot: q < {level:g}; hatched: undefined"
+        title = f"{names}: {prompts} prompts; dot: above null (q < {level:g}) and chance; hatched: undefined"
         wrapped = textwrap.fill(title, int(12 * figure.get_figwidth()))  # 12 letters an inch
         figure.suptitle(wrapped, size=9, parse_math=False)
     return figure
@@ -81,7 +82,7 @@ def _panel(
     axis.set_facecolor("white")
     axis.patch.set(hatch="////", edgecolor="0.6")
     image = axis.imshow(grid, vmin=0, vmax=1, cmap="cividis", aspect="auto", interpolation="none")
-    found = rows[rows.q < level]
+    found = rows[(rows.q < level) & (rows.mass > rows.chance)]
     dark = found[value] < 0.6
     for part, color in ((found[dark], "white"), (found[~dark], "black")):
         axis.plot(part["head"], part.layer, ".", color=color, markersize=3)
@@ -111,7 +112,9 @@ def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
         for axis in (above, below):
             axis.legend(frameon=False)
         names = ", ".join(sorted(Path(name).name for name in heads.model.unique()))
-        figure.suptitle(f"{names}: {int(losses.n_prompts.max())} prompts; bands: intervals", size=9)
+        figure.suptitle(
+            f"{names}: {int(losses.n_prompts.max())} prompts; bands: bootstrap intervals", size=9
+        )
     return figure
 
 

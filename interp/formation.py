@@ -91,9 +91,10 @@ def _first_and_repeated(prompt: Prompt) -> tuple[list[int], list[int]]:
     return new, again
 
 
-def formed(heads: pd.DataFrame, role: str, level: float) -> int | None:
-    """The first step from which on the best head's mass for a role stays above ``level``, or None."""
+def formed(heads: pd.DataFrame, role: str, level: float) -> tuple[int | None, int | None]:
+    """(the first step at which the best head's mass for a role is above ``level``, the first from which
+    on it stays there to the last step); None where there is none."""
     best = heads[heads.role == role].groupby("step").mass.max().sort_index()
-    below = best.index[~(best > level)]
+    above, below = best.index[best > level], best.index[~(best > level)]
     later = best.index if not len(below) else best.index[best.index > below.max()]
-    return int(later[0]) if len(later) else None
+    return tuple(int(steps[0]) if len(steps) else None for steps in (above, later))  # type: ignore[return-value]

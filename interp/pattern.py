@@ -146,6 +146,12 @@ class AttentionPattern(Pattern):
     sink: Float[Tensor, " head"] | None = None
     path: str = "tiled"
 
+    def __repr__(self) -> str:
+        return (
+            f"AttentionPattern({self.mask.batch} prompts, {self.n_heads} heads on {self.key.shape[1]}, "
+            f"{self.mask.n_queries} queries, {self.mask.n_keys} keys, {self.path})"
+        )
+
     @property
     def n_heads(self) -> int:
         return self.query.shape[1]

@@ -175,7 +175,9 @@ def _induction(last_only: bool, prompt: Prompt) -> Int[np.ndarray, "pair 2"]:
 
 FIRST_K = "sink_first_k"
 MOST_PAIRS = 4_000_000
-NO_REPEAT = "no token of the prompt occurs twice"
+NO_REPEAT = (
+    "no token of the prompt occurs twice (with and without a space before it a word is two tokens)"
+)
 
 ROLES: dict[str, Role | AnySink] = {
     found.name: found

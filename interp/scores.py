@@ -71,7 +71,14 @@ class HeadScores:
         rows = self.summary if role is None else self.summary[self.summary.role == role]
         if role is not None and rows.empty:
             raise InterpError(f"role {role!r} was not scored: {sorted(self.summary.role.unique())}")
-        return rows.groupby("role", sort=False).head(n).reset_index(drop=True)
+        shown = rows.groupby("role", sort=False).head(n).reset_index(drop=True)
+        first = ["role", "layer", "head", "mass", "ci_low", "ci_high", "chance", "null", "q"]
+        others = shown.drop(columns=first).dropna(axis=1, how="all")
+        return pd.concat([shown[first], others], axis=1)
+
+    def __repr__(self) -> str:
+        counts = f"{self.summary.role.nunique()} roles, {self.per_prompt.prompt.nunique()} prompts"
+        return f"HeadScores({self.summary.model.iloc[0]}: {len(self.summary)} rows, {counts})"
 
     def figure(self) -> Figure:
         """The layer × head map of each role."""

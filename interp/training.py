@@ -243,6 +243,9 @@ def train(
     last = config.steps if until is None else min(until, config.steps)
     for record in _steps(config, model, optimizer, tokenizer, records, last):
         records.append(record)
+        # First the caller, then the checkpoint: one who is stopped between the two is called again.
+        if on_record is not None:
+            on_record(record, model)
         save_checkpoint(
             folder / CHECKPOINT,
             {
@@ -252,8 +255,6 @@ def train(
                 "records": [asdict(r) for r in records],
             },
         )
-        if on_record is not None:
-            on_record(record, model)
     return Trained(model.eval(), tokenizer, records)
 
 

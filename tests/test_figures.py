@@ -37,6 +37,7 @@ def saved(tmp_path_factory) -> Path:
         table[name] = nan
     table["q"] = table.mass.map(Q).where(table.mass.notna())
     table["p"] = table["q"]
+    table["chance"] = table.mass.map({0.3: 0.31}).fillna(0.05)  # one head is below it
     table["n_prompts"] = table.mass.notna().astype(int) * 7
     table["undefined_reason"] = pd.Series(["no BOS"] * len(table)).where(table.mass.isna())
     table["attention_path"] = "fused"
@@ -82,7 +83,7 @@ def test_what_is_undefined_shows_the_hatching(figure):
         assert axis.patch.get_hatch() and axis.get_facecolor() == to_rgba("white")
 
 
-def test_dots_mark_the_heads_with_q_below_the_level(saved):
+def test_dots_mark_heads_above_chance_with_q_below_the_level(saved):
     def dots(level):
         found = figures.layer_by_head(tables.read(saved), level=level)
         return {
@@ -91,10 +92,10 @@ def test_dots_mark_the_heads_with_q_below_the_level(saved):
         }
 
     none = {"previous token": set(), "sink bos": set()}
-    assert dots(0.05) == none | {"sink first": {(1, 0), (2, 1)}}  # (head, layer); 0.05 is not below
+    assert dots(0.05) == none | {"sink first": {(1, 0)}}  # (head, layer); 0.05 is not below
     assert dots(0.015) == none | {"sink first": {(1, 0)}}
     assert dots(0.5) == none | {
-        "sink first": {(1, 0), (2, 1), (1, 1)},
+        "sink first": {(1, 0), (1, 1)},
         "previous token": {(2, 0)},
     }
 
@@ -107,7 +108,10 @@ def test_another_column_can_be_coloured(saved):
 
 
 def test_the_title_says_what_was_measured(figure):
-    assert figure.get_suptitle() == "m: 7 prompts; dot: q < 0.05; hatched: undefined"
+    assert (
+        figure.get_suptitle()
+        == "m: 7 prompts; dot: above null (q < 0.05) and chance; hatched: undefined"
+    )
 
 
 @pytest.mark.parametrize("name", ["m", "a-model-with-quite-a-long-name-Instruct-v0.3", "x" * 90])
