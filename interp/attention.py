@@ -33,11 +33,11 @@ from transformers import (
 from interp.errors import InterpError
 from interp.kernels import Engine, attend
 from interp.masks import IndexMask, MaskFunction
-from interp.pattern import AttentionPattern
+from interp.pattern import AttentionPattern, Pattern
 
 IMPLEMENTATION = "interp"
 
-Look = Callable[[int, AttentionPattern, Tensor], None]
+Look = Callable[[int, Pattern, Tensor], None]
 
 
 @runtime_checkable
@@ -49,8 +49,10 @@ class Touch(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Query (batch, head, query, d_head), key and value (batch, kv_head, key, d) to go on with."""
 
-    def output(self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor) -> Tensor:
-        """z (batch, head, query, d_value) to go on with."""
+    def output(
+        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
+    ) -> tuple[Pattern, Tensor]:
+        """z (batch, head, query, d_value) to go on with, and the pattern that made it, if one looks."""
 
 
 @dataclass
@@ -176,9 +178,10 @@ def attention_function(
     )
     visit.paths[layer] = path
     sink = None if s_aux is None else s_aux.detach()
-    pattern = AttentionPattern(query, key, lse, scale, attention_mask, softcap, sink, path)
+    lazy = AttentionPattern(query, key, lse, scale, attention_mask, softcap, sink, path)
+    pattern: Pattern = lazy
     if visit.touch is not None:
-        z = visit.touch.output(layer, pattern, value, z)
+        pattern, z = visit.touch.output(layer, lazy, value, z, visit.look is not None)
     _refuse_nan(z, attention_mask, where)
     if visit.look is not None:
         visit.look(layer, pattern, z)

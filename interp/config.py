@@ -396,3 +396,58 @@ class ReadAttentionConfig(RunConfig):
         if self.query_token is not None and self.query != type(self).model_fields["query"].default:
             raise ValueError("query and query_token name the query token twice; give one of them")
         return self
+
+
+class Copying(Strict):
+    """Random tokens, twice: the loss on the repeat."""
+
+    kind: Literal["copying"] = "copying"
+    n_prompts: int = Field(default=16, ge=1, le=100_000, description="Number of prompts.")
+    period: int = Field(default=30, ge=2, description="Tokens in one copy.")
+
+
+class IndirectObjects(Strict):
+    """When A and B went to the store, B gave a drink to … A, and not B (2211.00593)."""
+
+    kind: Literal["indirect_objects"] = "indirect_objects"
+    n_prompts: int = Field(default=32, ge=1, le=100_000, description="Number of prompts.")
+    corruption: Literal["abc", "symmetric"] = Field(
+        default="abc",
+        description="The corrupted prompt: abc has three other names, symmetric exchanges giver "
+        "and receiver.",
+    )
+
+
+class LittleWorld(Strict):
+    """Held-out stories of the world that the default model was trained on."""
+
+    kind: Literal["little_world"] = "little_world"
+    n_prompts: int = Field(default=32, ge=1, le=100_000, description="Number of prompts.")
+    story: Literal["indirect_object", "pronoun", "recurring_name", "possession"] = Field(
+        default="indirect_object", description="What kind of story."
+    )
+
+
+class AblateHeadsConfig(RunConfig):
+    """Each head's z taken away in turn."""
+
+    task: Annotated[Copying | IndirectObjects | LittleWorld, Field(discriminator="kind")] = Field(
+        default=Copying(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "little_world"],
+    )
+    ablation: Literal["zero", "mean", "resample"] = Field(
+        default="zero",
+        description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
+    )
+    metric: Literal["logit_difference", "log_probability", "loss", "kl", "flips"] | None = Field(
+        default=None,
+        description="What is measured; null: the loss for copying, else the logit difference.",
+    )
+    confidence: float = Field(
+        default=0.95, gt=0, lt=1, description="Level of the intervals over templates, a share."
+    )
+    top: PositiveInt = Field(default=10, description="Rows printed; the files hold all heads.")
+    batch_tokens: PositiveInt = Field(
+        default=4096, description="Tokens in one forward pass: lower it if memory is short."
+    )

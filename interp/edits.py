@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Literal
 
 import torch
@@ -35,7 +36,7 @@ from interp.errors import InterpError
 from interp.kernels import Engine, attend
 from interp.masks import IndexMask
 from interp.model import Model
-from interp.pattern import AttentionPattern
+from interp.pattern import AttentionPattern, EditedPattern, Pattern
 from interp.sites import (
     HEAD_KINDS,
     STREAM_KINDS,
@@ -253,6 +254,7 @@ def edited(
     for one in placed:
         for site in [one.edit.site] if isinstance(one.edit, Replace) else one.edit.sites:
             check_site(model, site)
+    _check_cuts(placed)
     recording = Recording(()) if recording is None else recording
     for site in recording.sites:
         check_site(model, site)
@@ -264,6 +266,19 @@ def edited(
         touch = _Touch(placed, recording)
         stack.enter_context(open_door(model.hf_model, look, touch=touch, engine=engine))
         yield
+
+
+def _check_cuts(placed: Sequence[Placed]) -> None:
+    """A renormalised cut starts from the unedited weights, so it can't share a head with another cut."""
+    edges = [(one.rows, one.edit) for one in placed if not isinstance(one.edit, Replace)]
+    for (rows, a), (others, b) in combinations(edges, 2):
+        renormalised = any(getattr(edit, "renormalise", False) for edit in (a, b))
+        apart = a.heads is not None and b.heads is not None and not set(a.heads) & set(b.heads)
+        if renormalised and a.layer == b.layer and rows == others and not apart:
+            raise InterpError(
+                f"{a}; {b}: a renormalised cut can't share a head with another: put all keys "
+                "into one Cut"
+            )
 
 
 class _Touch:
@@ -285,17 +300,26 @@ class _Touch:
         )
         return query, key, value
 
-    def output(self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor) -> Tensor:
-        edges, patterns = (self.at.get((layer, kind), ()) for kind in ("edges", "pattern"))
-        if edges or patterns:
+    def output(
+        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
+    ) -> tuple[Pattern, Tensor]:
+        edges, mixed = (self.at.get((layer, kind), ()) for kind in ("edges", "pattern"))
+        recorded = (layer, "pattern") in self.recording.wanted
+        after: Pattern = pattern
+        if edges or mixed:
             z = z.clone()
-        for one in edges:
-            _write_edges(z, one, pattern, value)
-        for one in patterns:
-            _write_mixed(z, one, value)
-        if (layer, "pattern") in self.recording.wanted:
-            self.recording.keep(layer, "pattern", pattern.dense())
-        return self._replaced(layer, "z", z)
+            # Nobody pays for written-out weights who does not look at them.
+            weights = pattern.dense() if looked or recorded else None
+            sink = None if weights is None else pattern.learned_sink()
+            for one in edges:
+                _write_edges(z, one, pattern, value, weights, sink)
+            for one in mixed:
+                _write_mixed(z, one, value, weights)
+            if weights is not None:
+                after = EditedPattern(weights, pattern.mask, sink_mass=sink)
+        if recorded:
+            self.recording.keep(layer, "pattern", after.dense())
+        return after, self._replaced(layer, "z", z)
 
     def _replaced(self, layer: int, kind: str, tensor: Tensor) -> Tensor:
         tensor = _changed(tensor, self.at.get((layer, kind), ()))
@@ -364,8 +388,15 @@ def _heads_at(value: Tensor, z: Tensor, heads: tuple[int, ...] | None) -> tuple[
     return chosen, value[:, chosen // (z.shape[1] // value.shape[1])]
 
 
-def _write_edges(z: Tensor, one: Placed, pattern: AttentionPattern, value: Tensor) -> None:
-    """A cut or a redirection, for the edit's rows and heads."""
+def _write_edges(
+    z: Tensor,
+    one: Placed,
+    pattern: AttentionPattern,
+    value: Tensor,
+    weights: Tensor | None,
+    sink: Tensor | None,
+) -> None:
+    """A cut or a redirection, for the edit's rows and heads: into z, and weights if they are wanted."""
     edit = one.edit
     assert isinstance(edit, Cut | Redirect)
     for site in edit.sites:
@@ -378,6 +409,11 @@ def _write_edges(z: Tensor, one: Placed, pattern: AttentionPattern, value: Tenso
         weight = pattern.keys(key)[rows][:, heads, :, 0]
         moved = values[rows] - values[rows][:, :, edit.key, None]
         z[rows, heads] += (weight[..., None] * moved).to(z.dtype)
+        if weights is not None:
+            part = weights[rows][:, heads]
+            part[..., edit.key] -= weight
+            part.diagonal(dim1=-2, dim2=-1).add_(weight)
+            weights[rows, heads] = part
         return
     keys = torch.tensor(edit.keys, device=z.device)
     queries = every if edit.queries is None else torch.tensor(edit.queries, device=z.device)
@@ -397,6 +433,10 @@ def _write_edges(z: Tensor, one: Placed, pattern: AttentionPattern, value: Tenso
     if not edit.renormalise:
         weight = pattern.keys(keys)[rows][:, heads] * cut[:, None, :, None]
         z[rows, heads] -= (weight @ values[rows][:, :, keys].to(weight.dtype)).to(z.dtype)
+        if weights is not None:
+            part = weights[rows][:, heads]
+            part[..., keys] -= weight
+            weights[rows, heads] = part
         return
     seen = mask.mask_function
     first = rows.start or 0
@@ -427,6 +467,15 @@ def _write_edges(z: Tensor, one: Placed, pattern: AttentionPattern, value: Tenso
         engine="tiled",
     )
     z[rows, heads] = torch.where(cut[:, None, :, None], again.z, z[rows, heads])
+    if weights is not None:
+        # weight = exp(score − lse), and only the log-sum-exp has changed.
+        grown = torch.exp(pattern.lse[rows][:, heads] - again.lse).where(cut[:, None], 1.0)
+        hidden = cut[:, None, :, None] & torch.isin(
+            torch.arange(mask.n_keys, device=z.device), keys
+        )
+        weights[rows, heads] = (weights[rows, heads] * grown[..., None]).masked_fill(hidden, 0.0)
+        if sink is not None:
+            sink[rows, heads] *= grown
 
 
 def _rows_of(mask: IndexMask, rows: slice) -> slice:
@@ -434,7 +483,7 @@ def _rows_of(mask: IndexMask, rows: slice) -> slice:
     return rows if mask.padding is not None else slice(None)
 
 
-def _write_mixed(z: Tensor, one: Placed, value: Tensor) -> None:
+def _write_mixed(z: Tensor, one: Placed, value: Tensor, weights: Tensor | None) -> None:
     """z from other attention weights and the values of this run."""
     edit = one.edit
     assert isinstance(edit, Replace)
@@ -444,10 +493,14 @@ def _write_mixed(z: Tensor, one: Placed, value: Tensor) -> None:
     check_positions(edit.site, z.shape[2])
     where = list(edit.site.positions or range(z.shape[2]))
     shape = [part.shape[0], len(heads), len(where), part.shape[2]]
-    weights = _fitting(edit, one.prompts, shape, part).expand(shape)
+    new = _fitting(edit, one.prompts, shape, part).expand(shape)
     mixed = z[rows][:, heads]
-    mixed[:, :, where] = weights @ part
+    mixed[:, :, where] = new @ part
     z[rows, heads] = mixed
+    if weights is not None:
+        written = weights[rows][:, heads]
+        written[:, :, where] = new.to(weights.dtype)
+        weights[rows, heads] = written
 
 
 def _hook_stream(

@@ -92,6 +92,37 @@ def _panel(
     return image
 
 
+def effects(table: pd.DataFrame, *, level: float = LEVEL) -> Figure:
+    """The effect of each head: layers down, heads across; blue below 0, red above, white at 0.
+
+    Args:
+        table: a table as ``tables.EFFECTS`` describes, of one edit and one metric.
+        level: a dot marks heads whose q is below it.
+    """
+    shape = int(table.layer.max()) + 1, int(table["head"].max()) + 1
+    grid = np.full(shape, np.nan)
+    grid[table.layer, table["head"]] = table.effect
+    most = float(table.effect.abs().max()) or 1.0
+    one = table.iloc[0]
+    with matplotlib.rc_context(STYLE):
+        width, height = max(4.2, 0.3 * shape[1] + 1.6), max(2.2, 0.17 * shape[0] + 1.0)
+        figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+        axis = figure.subplots()
+        image = axis.imshow(grid, vmin=-most, vmax=most, cmap="RdBu_r", aspect="auto")
+        found = table[table.q < level]
+        axis.plot(found["head"], found.layer, ".", color="black", markersize=3)
+        axis.set(xlabel="head", ylabel="layer")
+        label = f"effect on {one.metric.replace('_', ' ')}"
+        figure.colorbar(image, ax=axis, label=label)
+        title = (
+            f"{Path(one.model).name}: {one.edit} ablation, {one.task.replace('_', ' ')}, "
+            f"{int(table.n_prompts.max())} prompts; dot: q < {level:g}; before: {one.baseline:.3g}"
+        )
+        wrapped = textwrap.fill(title, int(12 * figure.get_figwidth()))
+        figure.suptitle(wrapped, size=9, parse_math=False)
+    return figure
+
+
 def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
     """How heads form: the loss on fresh and repeated tokens, and the best head of each role, by step.
 

@@ -313,6 +313,24 @@ class DensePattern(Pattern):
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class EditedPattern(DensePattern):
+    """Weights after an edit: exact, but no longer sure to be a probability.
+
+    Attributes:
+        sink_mass: (batch, head, query) mass on the learned sink, or None.
+    """
+
+    path: str = "edited"
+    sink_mass: Float[Tensor, "batch head query"] | None = None
+
+    def __post_init__(self) -> None:
+        pass
+
+    def learned_sink(self) -> Float[Tensor, "batch head query"] | None:  # type: ignore[override]
+        return self.sink_mass
+
+
 def check_probabilities(weights: Float[Tensor, "batch head query key"], mask: IndexMask) -> None:
     """Refuse what is not attention: see :class:`DensePattern`."""
     batch, _, n_queries, n_keys = weights.shape

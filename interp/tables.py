@@ -149,8 +149,62 @@ TRAINING = pa.DataFrameSchema(
     name="training",
 )
 
+_EDITED = {
+    "model": KEYS["model"],
+    "layer": KEYS["layer"],
+    "head": KEYS["head"],
+    "task": pa.Column(str, description="what the model was to do: see interp/tasks.py"),
+    "edit": pa.Column(str, description="what was done to the head's z, and with what"),
+    "metric": pa.Column(str, description="what was measured, see interp/metrics.py"),
+}
+
+EFFECTS_PER_PROMPT = pa.DataFrameSchema(
+    _EDITED
+    | {
+        "prompt": pa.Column(str, description="name of the prompt"),
+        "template": pa.Column(str, description="prompts of one template are dependent"),
+        "effect": pa.Column(float, description="metric after the edit − before"),
+        "baseline": pa.Column(float, description="metric before the edit"),
+    },
+    strict=True,
+    unique=["model", "layer", "head", "edit", "metric", "prompt"],
+    name="effects_per_prompt",
+)
+
+EFFECTS = pa.DataFrameSchema(
+    _EDITED
+    | {
+        "effect": pa.Column(
+            float, description="metric after the edit − before, mean over templates"
+        ),
+        "ci_low": pa.Column(float, nullable=True, description="bootstrap over templates, low end"),
+        "ci_high": pa.Column(
+            float, nullable=True, description="bootstrap over templates, high end"
+        ),
+        "baseline": pa.Column(float, description="metric before the edit, mean over templates"),
+        "p": _share("effect not 0: two-sided sign flips over templates"),
+        "q": _share("p with false discoveries over all heads held"),
+        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "layer", "head", "edit", "metric"],
+    name="effects",
+)
+
 SCHEMAS = {
-    schema.name: schema for schema in (PER_PROMPT, SUMMARY, ROW, FORMATION, LOSSES, TRAINING)
+    schema.name: schema
+    for schema in (
+        PER_PROMPT,
+        SUMMARY,
+        ROW,
+        FORMATION,
+        LOSSES,
+        TRAINING,
+        EFFECTS_PER_PROMPT,
+        EFFECTS,
+    )
 }
 
 
@@ -211,9 +265,10 @@ def schema_of(table: pd.DataFrame | pd.Index) -> pa.DataFrameSchema:
 
 def as_text(table: pd.DataFrame) -> str:
     """A few rows for the terminal: short numbers, no column that is the same for all or empty."""
+    said_elsewhere = ["model", "role", "task", "edit", "metric"]
+    rarely_wanted = ["undefined_reason", "attention_path", "n_undefined"]
     shown = table.dropna(axis="columns", how="all").drop(
-        columns=["model", "role", "undefined_reason", "attention_path", "n_undefined"],
-        errors="ignore",
+        columns=[*said_elsewhere, *rarely_wanted], errors="ignore"
     )
     if "key_token" in shown:
         shown["key_token"] = shown["key_token"].map(repr)
@@ -271,3 +326,28 @@ def summarise(per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int =
 def _most_frequent(positions: pd.Series) -> float:
     found = positions.mode()  # the smallest of several
     return float(found.iloc[0]) if len(found) else np.nan
+
+
+def summarise_effects(
+    per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
+    """Mean effect of each head with interval and tests over templates, the largest in size first.
+
+    Prompts of one template are dependent, so each template's mean is one observation.
+    """
+    keys = ["model", "layer", "head", "task", "edit", "metric"]
+    by_template = per_prompt.groupby([*keys, "template"])[["effect", "baseline"]].mean()
+    effects = by_template["effect"].unstack("template")
+    table = by_template.groupby(keys).mean().reindex(effects.index)
+    values = effects.to_numpy().T
+    table["ci_low"], table["ci_high"] = stats.bootstrap_interval(
+        values, confidence=confidence, seed=seed
+    )
+    above, below = (stats.sign_flip_p(sign * values, seed=seed) for sign in (1, -1))
+    table["p"] = np.minimum(1, 2 * np.minimum(above, below))
+    table["q"] = stats.false_discovery_q(table["p"].to_numpy())
+    table["n_templates"] = effects.notna().sum(axis=1)
+    table["n_prompts"] = per_prompt.groupby(keys)["prompt"].count()
+    table = table.reset_index()
+    order = table["effect"].abs().sort_values(ascending=False, kind="stable").index
+    return EFFECTS.validate(table.loc[order, list(EFFECTS.columns)].reset_index(drop=True))

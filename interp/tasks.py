@@ -125,6 +125,16 @@ TEMPLATES = (
     "Since {a} and {b} had met at the station, {s} offered a ticket to",
     "Once {a} and {b} had sat down in the garden, {s} brought a cup of tea to",
     "Because {a} and {b} were late for the party, {s} sent a message to",
+    "Before {a} and {b} left for the airport, {s} lent a coat to",
+    "As {a} and {b} walked along the river, {s} showed a map to",
+    "When {a} and {b} finished their lunch, {s} paid the money to",
+    "After {a} and {b} found the old house, {s} gave the key to",
+    "While {a} and {b} waited for the doctor, {s} read a story to",
+    "Since {a} and {b} were neighbours, {s} often sold eggs to",
+    "Once {a} and {b} had cleaned the kitchen, {s} made a cake for",
+    "Although {a} and {b} had argued at work, {s} wrote a note to",
+    "Then {a} and {b} went into the museum, and {s} explained the picture to",
+    "Later {a} and {b} sat by the fire, and {s} sang a song to",
 )
 
 

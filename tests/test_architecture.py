@@ -28,7 +28,7 @@ LINE = (
     ["config", "runs"],
     ["sites", "edits"],  # touching what passes the door
     ["world", "training"],  # the little world, and the default model that is trained on it
-    ["tasks", "metrics", "sweep"],  # does it matter?
+    ["tasks", "metrics", "sweep", "ablation"],  # does it matter?
 )
 PLACE = {name: place for place, name in enumerate(name for room in LINE for name in room)}
 

@@ -270,6 +270,35 @@ def test_pattern_preserving_ablation():
     assert (preserved - plain(model)).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("heads", [None, (0, 3)])
+def test_who_looks_sees_the_pattern_after_the_edit(family, heads):
+    """z is what the weights that are shown make of the values; and so is a recorded pattern."""
+    model = tiny(family)
+    sites = [Site("pattern", 1), Site("v", 1), Site("z", 1)]
+    for edit in (
+        Cut(1, (0, 2), None, heads),
+        Cut(1, (0, 2), (3, 5), heads, renormalise=False),
+        Redirect(1, 2, heads),
+        Replace(Site("pattern", 1, heads, (4,)), 0.1, "flat"),
+    ):
+        recording, seen = Recording(sites), {}
+
+        def look(layer, pattern, z, seen=seen):
+            seen[layer] = pattern.dense()
+
+        logits(model, edit, look=look, recording=recording)
+        pattern, value, z = (recording[site] for site in sites)
+        assert torch.equal(seen[1], pattern)
+        each = value.repeat_interleave(N_HEADS // value.shape[1], 1)
+        torch.testing.assert_close(pattern @ each, z, atol=2e-5, rtol=1e-4)
+    cut = Cut(1, (0, 2), None, heads)
+    recording = Recording(sites)
+    logits(model, cut, recording=recording)
+    chosen = list(heads or range(N_HEADS))
+    assert (recording[sites[0]][:, chosen][:, :, 3:, [0, 2]] == 0).all()
+
+
 def count_hooks(model):
     return sum(
         len(getattr(module, name))
@@ -400,3 +429,15 @@ def test_edits_are_values():
         edit == Replace.zero(Site("k", 3, (1,), (0, 2))) != Replace.zero(Site("v", 3, (1,), (0, 2)))
     )
     assert "masked" in str(Cut(1, (0,))) and "current token" in str(Redirect(1))
+
+
+def test_cuts_that_would_undo_each_other_are_refused():
+    model = tiny("llama")
+    with pytest.raises(InterpError, match="into one Cut"):
+        logits(model, [Cut(1, (0,)), Cut(1, (1,), heads=(2,))])
+    apart = [Cut(1, (0,), heads=(0,)), Cut(1, (1,), heads=(2,))]
+    both = logits(model, apart) - plain(model)
+    assert both.abs().max() > 1e-4
+    two = [Cut(1, (0,), (3,), renormalise=False), Cut(1, (2,), (3,), renormalise=False)]
+    one = Cut(1, (0, 2), (3,), renormalise=False)
+    torch.testing.assert_close(logits(model, two), logits(model, one), atol=1e-5, rtol=1e-5)

@@ -189,3 +189,51 @@ def test_the_plan_says_what_will_be_done():
     assert (plan.n_cells, plan.n_examples) == (12, 5)
     assert plan.plain_layers == 12 * 3 * 5 and plan.layers == (4 * (3 + 2 + 1) + 3) * 5
     assert "12 cells × 5 examples" in str(plan)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_patching_equals_transformerlens_cell_by_cell(family):
+    """Against its ``get_act_patch_attn_head_out_by_pos`` and ``get_act_patch_resid_pre``."""
+    from transformer_lens import patching
+
+    model = tiny(family)
+    clean = EXAMPLES[0].prompt
+    corrupted = Prompt((*clean.ids[:3], 44, *clean.ids[4:6], 17, *clean.ids[7:]), "c")
+    example = Example(clean, 5, 20, corrupted=corrupted)
+    ids, other = (torch.tensor([p.ids]) for p in (clean, corrupted))
+    bridge = model.bridge()
+    _, cache = bridge.run_with_cache(ids)
+
+    def metric(logits):
+        return logits[0, -1, 5] - logits[0, -1, 20]
+
+    n = len(clean.ids)
+    z = [Site("z", layer) for layer in range(N_LAYERS)]
+    stream = [Site("resid_pre", layer) for layer in range(N_LAYERS)]
+    recording = Recording([*z, *stream])
+    with edited(model, recording=recording):
+        logits_at(model, ids, torch.tensor([[n - 1]]))
+
+    theirs = patching.get_act_patch_attn_head_out_by_pos(bridge, other, cache, metric)
+    cells = [
+        [Replace(site, recording[site], "clean")]
+        for layer in range(N_LAYERS)
+        for position in range(n)
+        for head in range(N_HEADS)
+        for site in [Site("z", layer, (head,), (position,))]
+    ]
+    ours = sweep(model, [example], cells, [DIFFERENCE], base=[corrupted])
+    np.testing.assert_allclose(
+        ours.values[0, :, 0].reshape(N_LAYERS, n, N_HEADS), theirs.numpy(), atol=1e-4
+    )
+
+    theirs = patching.get_act_patch_resid_pre(bridge, other, cache, metric)
+    cells = [
+        [Replace(site, recording[site], "clean")]
+        for layer in range(N_LAYERS)
+        for position in range(n)
+        for site in [Site("resid_pre", layer, None, (position,))]
+    ]
+    ours = sweep(model, [example], cells, [DIFFERENCE], base=[corrupted])
+    np.testing.assert_allclose(ours.values[0, :, 0].reshape(N_LAYERS, n), theirs.numpy(), atol=1e-4)
+    assert np.abs(ours.effects).max() > 1e-2

@@ -101,6 +101,11 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
         SCORES,
         [*ROLES],
     ),
+    "ablate_heads": (
+        ["task.n_prompts=4", "task.period=7", "ablation=resample"],
+        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+        [],
+    ),
     "read_attention": (
         ["prompt=t5 t6 t7 t5", "layer=1", "head=2", "query=2", "k=2"],
         {"table.csv", "table.parquet", "row.png", "row.pdf"},
