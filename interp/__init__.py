@@ -14,10 +14,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from interp.ablation import ablate_heads
     from interp.checks import check_model
+    from interp.edits import Cut, Recording, Redirect, Replace, edited, knock_out
     from interp.errors import InterpError
     from interp.figures import layer_by_head
-    from interp.forward import capture
+    from interp.forward import capture, logits_at
+    from interp.metrics import METRICS
     from interp.model import Model, load_model
     from interp.prompts import (
         Prompt,
@@ -31,23 +34,40 @@ if TYPE_CHECKING:
     from interp.reading import read_row
     from interp.roles import ROLES, Role, find_roles, role
     from interp.scores import HeadScores, score_heads
+    from interp.sites import Site
+    from interp.tasks import Example, Task, copying, indirect_objects, little_world
 
     __version__: str
 
 __all__ = [
+    "METRICS",
     "ROLES",
+    "Cut",
+    "Example",
     "HeadScores",
     "InterpError",
     "Model",
     "Prompt",
+    "Recording",
+    "Redirect",
+    "Replace",
     "Role",
+    "Site",
+    "Task",
     "__version__",
+    "ablate_heads",
     "capture",
     "check_model",
+    "copying",
+    "edited",
     "find_roles",
     "given_prompts",
+    "indirect_objects",
+    "knock_out",
     "layer_by_head",
+    "little_world",
     "load_model",
+    "logits_at",
     "prompts_of_ids",
     "python_docs",
     "read_row",
@@ -59,18 +79,33 @@ __all__ = [
 ]
 
 _HOME = {
+    "Cut": "edits",
+    "Example": "tasks",
     "HeadScores": "scores",
     "InterpError": "errors",
+    "METRICS": "metrics",
     "Model": "model",
     "Prompt": "prompts",
     "ROLES": "roles",
+    "Recording": "edits",
+    "Redirect": "edits",
+    "Replace": "edits",
     "Role": "roles",
+    "Site": "sites",
+    "Task": "tasks",
+    "ablate_heads": "ablation",
     "capture": "forward",
     "check_model": "checks",
+    "copying": "tasks",
+    "edited": "edits",
     "find_roles": "roles",
     "given_prompts": "prompts",
+    "indirect_objects": "tasks",
+    "knock_out": "edits",
     "layer_by_head": "figures",
+    "little_world": "tasks",
     "load_model": "model",
+    "logits_at": "forward",
     "prompts_of_ids": "prompts",
     "python_docs": "prompts",
     "read_row": "reading",

@@ -35,7 +35,7 @@ from interp.tasks import Example
 
 # Tokens in one forward pass, and bytes of logits in one, if the caller does not say.
 BATCH_TOKENS = 4_096
-LOGIT_BYTES = 512_000_000
+LOGIT_BYTES = 256_000_000
 STREAM_BYTES = 2_000_000_000
 AUDITED = 3
 
@@ -130,7 +130,13 @@ def sweep(
 
     clean = np.full((len(metrics), len(examples)), np.nan)
     values = np.full((len(metrics), len(cells), len(examples)), np.nan)
-    references: dict[int, Tensor] = {}
+    rng = np.random.default_rng([seed, 2])
+    audited = [
+        (int(rng.integers(len(cells))), int(rng.integers(len(examples)))) for _ in range(AUDITED)
+    ]
+    references: dict[
+        int, Tensor
+    ] = {}  # clean logits of the audited examples: all would be too many
     for members in groups:
         ours = [examples[i] for i in members]
         ids = torch.tensor([prompts[i].ids for i in members], device=model.device)
@@ -138,10 +144,11 @@ def sweep(
         streams = Recording(Site("resid_pre", int(layer)) for layer in np.unique(begins))
         with edited(model, recording=streams, engine=engine):
             reference = logits_at(model, ids, where)
-        references |= {i: logits for i, logits in zip(members, reference, strict=True)}
+        references |= {i: reference[members.index(i)] for _, i in audited if i in members}
         for m, metric in enumerate(metrics):
             clean[m, members] = metric.measure(reference, reference, ours).double().cpu().numpy()
-        size = max(1, _rows(model, ids, where, batch_tokens) // len(members))
+        rows = _rows(model, ids.shape[1], where.shape[1], batch_tokens)
+        size = max(1, rows // len(members))
         for layer in np.unique(begins).tolist():
             at_layer = np.flatnonzero(begins == layer)
             for start in range(0, len(at_layer), size):
@@ -159,7 +166,9 @@ def sweep(
                     values[m][np.ix_(chunk, np.array(members))] = block_values
                 if progress is not None:
                     progress(len(chunk) * len(members))
-    difference = _audit(model, examples, prompts, cells, metrics, values, references, engine, seed)
+    difference = _audit(
+        model, examples, prompts, cells, metrics, values, audited, references, engine
+    )
     scale = max(1.0, float(np.abs(clean).max()))
     allowed = tolerance * scale * (1 if model.dtype in (torch.float32, torch.float64) else 100)
     if difference > allowed:
@@ -206,17 +215,18 @@ def _groups(
     by_shape: dict[tuple[int, int], list[int]] = {}
     for i, example in enumerate(examples):
         by_shape.setdefault((len(example.prompt.ids), len(positions(example))), []).append(i)
-    for (length, _), members in by_shape.items():
+    for (length, scored), members in by_shape.items():
         each = length * model.d_model * 4 * len(np.unique(begins))
-        size = int(max(1, min(batch_tokens // length, STREAM_BYTES // each)))
+        rows = _rows(model, length, scored, batch_tokens)
+        size = int(max(1, min(rows, STREAM_BYTES // each)))
         for start in range(0, len(members), size):
             yield members[start : start + size]
 
 
-def _rows(model: Model, ids: Tensor, where: Tensor, batch_tokens: int) -> int:
+def _rows(model: Model, length: int, scored: int, batch_tokens: int) -> int:
     """Rows of one forward pass: by tokens, and by the logits that it gives."""
-    logits = where.shape[1] * model.vocab_size * 4
-    return int(max(1, min(batch_tokens // ids.shape[1], LOGIT_BYTES // logits)))
+    logits = scored * model.vocab_size * 4
+    return int(max(1, min(batch_tokens // length, LOGIT_BYTES // logits)))
 
 
 def _plan(
@@ -231,8 +241,7 @@ def _plan(
     for members in groups:
         example = examples[members[0]]
         length, scored = len(example.prompt.ids), len(positions(example))
-        rows = min(batch_tokens // length, LOGIT_BYTES // (scored * model.vocab_size * 4))
-        size = max(1, max(1, rows) // len(members))
+        size = max(1, _rows(model, length, scored, batch_tokens) // len(members))
         forwards += 1 + sum(-(-int(count) // size) for count in counts)
         largest = max(largest, len(members) * length * model.d_model * 4 * len(layers))
     run = int(((model.n_layers - layers) * counts).sum() + model.n_layers) * len(examples)
@@ -301,15 +310,13 @@ def _audit(
     cells: Sequence[Sequence[Edit]],
     metrics: Sequence[Metric],
     values: np.ndarray,
+    audited: Sequence[tuple[int, int]],
     references: dict[int, Tensor],
     engine: Engine,
-    seed: int,
 ) -> float:
     """The largest difference to one plain forward pass, over a few (cell, example) pairs."""
-    rng = np.random.default_rng([seed, 2])
     largest = 0.0
-    for _ in range(AUDITED):
-        c, i = int(rng.integers(len(cells))), int(rng.integers(len(examples)))
+    for c, i in audited:
         ids = torch.tensor([prompts[i].ids], device=model.device)
         where = torch.tensor([positions(examples[i])], device=model.device)
         placed = [Placed(edit, slice(0, 1), torch.tensor([i])) for edit in cells[c]]
