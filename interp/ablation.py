@@ -132,12 +132,12 @@ def _donors(examples: Sequence[Example], how: How) -> tuple[list[Prompt], str]:
     if len(corrupted) == len(examples):
         return corrupted, f"{how} of corrupted prompts"
     prompts = [example.prompt for example in examples]
-    if how == "resample" and len(prompts) < 2:
+    if len(prompts) < 2:  # its own activations would change nothing, and look like no effect
         raise InterpError(
-            f"resample: example {prompts[0].name} has no corrupted prompt, and no other of its "
+            f"{how}: example {prompts[0].name} has no corrupted prompt, and no other of its "
             f"{len(prompts[0].ids)} tokens to take activations from; use more prompts, or zero"
         )
-    return [*prompts[1:], prompts[0]], f"{how} of the other clean prompts"
+    return [*prompts[1:], prompts[0]], f"{how} of clean prompts"
 
 
 def _recorded(model: Model, donors: Sequence[Prompt], engine: Engine) -> dict[int, Tensor]:

@@ -165,7 +165,8 @@ def indirect_objects(
     if len(known) < needed:
         raise InterpError(
             f"indirect_objects: {len(known)} of {len(names)} names are one token of {model.name}'s "
-            f"tokenizer, expected at least {needed}; give other names"
+            f"tokenizer, expected at least {needed}; give other names, or take the task little_world, "
+            "which is made of the default model's words"
         )
     rng = np.random.default_rng([seed, 1])
     examples = []

@@ -76,8 +76,9 @@ def test_the_summary_takes_templates_as_its_observations(model, world):
 
 def test_resampling_without_another_prompt_is_refused(model):
     one = copying(model, n_prompts=1, period=5)
-    with pytest.raises(InterpError, match="no other of its"):
-        ablate_heads(model, one, "resample")
+    for how in ("resample", "mean"):
+        with pytest.raises(InterpError, match="no other of its"):
+            ablate_heads(model, one, how)
     with pytest.raises(InterpError, match="expected one of logit_difference"):
         ablate_heads(model, one, metric="accuracy")
     with pytest.raises(InterpError, match="needs examples with 'wrong'"):
