@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
-from experiments.scoring import load
+from experiments.scoring import draw, load
 from interp.config import AblateHeadsConfig as Config
 from interp.runs import RunFolder
 
@@ -59,8 +59,7 @@ def run(config: Config, folder: RunFolder) -> None:
     print(tables.as_text(summary.head(config.top)))
     sys.stdout.flush()
     figure = figures.effects(tables.read(folder.path("table.csv")))
-    for ending in ("png", "pdf"):
-        folder.write(f"effects.{ending}", lambda path: figures.save_figure(figure, path))
+    draw(folder, "effects", figure)
 
 
 def make_task(config: Config, model: Model) -> Task:

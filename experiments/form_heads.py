@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
-from experiments.scoring import make_prompts
+from experiments.scoring import draw, make_prompts
 from interp.config import FormHeadsConfig as Config
 from interp.errors import InterpError
 from interp.runs import RunFolder
@@ -59,8 +59,7 @@ def run(config: Config, folder: RunFolder) -> None:
     _train(config, folder, visit) if not config.revisions else _read(config, folder, visit)
     read = tables.read(folder.path("heads.csv")), tables.read(folder.path("losses.csv"))
     figure = figures.formation(*read)
-    for ending in ("png", "pdf"):
-        folder.write(f"formation.{ending}", lambda path: figures.save_figure(figure, path))
+    draw(folder, "formation", figure)
     repeat = read[1][read[1].tokens == "repeat"]
     print(tables.as_text(repeat[["step", "loss", "ci_low", "ci_high", "n_prompts"]]))
     for role, level in LEVELS.items():

@@ -7,7 +7,7 @@ ever computed.
 import sys
 
 from experiments.launch import launch
-from experiments.scoring import load
+from experiments.scoring import draw, load
 from interp.config import ReadAttentionConfig as Config
 from interp.runs import RunFolder
 
@@ -26,8 +26,7 @@ def run(config: Config, folder: RunFolder) -> None:
     for name in ("table.csv", "table.parquet"):
         folder.write(name, lambda path: tables.write(table, path))
     figure = figures.row_bars(tables.read(folder.path("table.csv")), config.k)
-    for ending in ("png", "pdf"):
-        folder.write(f"row.{ending}", lambda path: figures.save_figure(figure, path))
+    draw(folder, "row", figure)
     shown = table.head(config.k)
     print(
         f"layer {config.layer}, head {config.head}: query {query} "

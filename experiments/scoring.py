@@ -11,6 +11,7 @@ from experiments.launch import progress
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from interp.config import FormHeadsConfig, Given, RepeatedRandom, RunConfig, ScoreConfig, Text
     from interp.model import Model
@@ -89,7 +90,7 @@ def score_and_save(
     Args:
         rate: (epsilon, tokens) of the sink rate of Gu et al., if it is wanted.
     """
-    from interp import tables
+    from interp import figures, tables
     from interp.scores import score_heads
     from interp.sink_rate import SinkRate
 
@@ -115,16 +116,15 @@ def score_and_save(
     if sinks is not None:
         save_sink_rate(config, folder, sinks)
     sys.stdout.flush()
-    draw(folder)
+    draw(folder, "heads", figures.layer_by_head(tables.read(folder.path("table.csv"))))
 
 
-def draw(folder: RunFolder) -> None:
-    """The figure, from the table as it was written."""
-    from interp import figures, tables
+def draw(folder: RunFolder, name: str, figure: Figure) -> None:
+    """Write a figure, as PNG and PDF."""
+    from interp import figures
 
-    figure = figures.layer_by_head(tables.read(folder.path("table.csv")))
     for ending in ("png", "pdf"):
-        folder.write(f"heads.{ending}", lambda path: figures.save_figure(figure, path))
+        folder.write(f"{name}.{ending}", lambda path: figures.save_figure(figure, path))
 
 
 def say(config: ScoreConfig, summary: pd.DataFrame, n_prompts: int) -> None:

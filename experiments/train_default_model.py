@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 
 from experiments.launch import launch, progress
+from experiments.scoring import draw
 from interp.config import TrainDefaultModelConfig as Config
 from interp.runs import RunFolder
 
@@ -46,8 +47,7 @@ def run(config: Config, folder: RunFolder) -> None:
     table = pd.DataFrame([asdict(record) for record in trained.records])
     folder.write("training.csv", lambda path: tables.write(table, path))
     figure = figures.training(tables.read(folder.path("training.csv")))
-    for ending in ("png", "pdf"):
-        folder.write(f"training.{ending}", lambda path: figures.save_figure(figure, path))
+    draw(folder, "training", figure)
     model = load_model(folder.path("model"))
     folder.record(model=model.describe())
     print(tables.as_text(table.tail(5)))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from interp.edits import Edit, Recording, Replace, edited
 from interp.errors import InterpError
-from interp.forward import logits_at
+from interp.forward import BATCH_TOKENS, batches, logits_at
 from interp.kernels import Engine
 from interp.metrics import METRICS
 from interp.model import Model
@@ -34,7 +34,6 @@ from interp.sweep import Plan, sweep
 from interp.tasks import Example, Task
 
 How = Literal["zero", "mean", "resample"]
-DONORS_AT_ONCE = 4_096
 
 
 def ablate_heads(
@@ -43,7 +42,7 @@ def ablate_heads(
     how: How = "zero",
     metric: str | None = None,
     *,
-    batch_tokens: int = 4_096,
+    batch_tokens: int = BATCH_TOKENS,
     engine: Engine = "auto",
     seed: int = 0,
     on_plan: Callable[[Plan], None] | None = None,
@@ -143,10 +142,9 @@ def _donors(examples: Sequence[Example], how: How) -> tuple[list[Prompt], str]:
 def _recorded(model: Model, donors: Sequence[Prompt], engine: Engine) -> dict[int, Tensor]:
     """z of every layer, (donor, head, position, d_value)."""
     parts: dict[int, list[Tensor]] = {layer: [] for layer in range(model.n_layers)}
-    size = max(1, DONORS_AT_ONCE // len(donors[0].ids))
-    for start in range(0, len(donors), size):
+    for batch in batches(donors):
         recording = Recording(Site("z", layer) for layer in parts)
-        ids = torch.tensor([p.ids for p in donors[start : start + size]], device=model.device)
+        ids = torch.tensor([prompt.ids for prompt in batch], device=model.device)
         with edited(model, recording=recording, engine=engine):
             logits_at(model, ids, torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device))
         for layer, part in parts.items():

@@ -97,4 +97,5 @@ def formed(heads: pd.DataFrame, role: str, level: float) -> tuple[int | None, in
     best = heads[heads.role == role].groupby("step").mass.max().sort_index()
     above, below = best.index[best > level], best.index[~(best > level)]
     later = best.index if not len(below) else best.index[best.index > below.max()]
-    return tuple(int(steps[0]) if len(steps) else None for steps in (above, later))  # type: ignore[return-value]
+    first, stays = (int(steps[0]) if len(steps) else None for steps in (above, later))
+    return first, stays

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -27,8 +26,6 @@ from torch import Tensor
 
 from interp.errors import InterpError
 from interp.tasks import Example
-
-MetricName = Literal["logit_difference", "log_probability", "loss", "kl", "flips"]
 
 
 def positions(example: Example) -> list[int]:

@@ -23,8 +23,8 @@ give its output. Where there are none, or where attention and MLP read the same 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import permutations
+from functools import lru_cache, partial
+from itertools import combinations
 from typing import Any, Literal, get_args
 
 import torch
@@ -149,38 +149,29 @@ def adders(model: Model, layer: int) -> Adders:
         InterpError: no two children of the block add up to what it does.
     """
     module = block(model, layer)
-    order: list[str] = []
     into: dict[str, Tensor] = {}
-    out: dict[str, Tensor] = {}
+    out: dict[str, Tensor] = {}  # in the order in which the children are done
 
-    def before(child: nn.Module, args: Any, kwargs: Any, *, name: str) -> None:
+    def before(name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
         into[name] = hidden_of(args, kwargs)
 
-    def after(child: nn.Module, args: Any, output: Any, *, name: str) -> None:
-        order.append(name)
+    def after(name: str, _: nn.Module, __: Any, output: Any) -> None:
         out[name] = first_tensor(output)
 
     handles = []
     children = dict(module.named_children())
     for name, child in [("", module), *children.items()]:
-        handles.append(
-            child.register_forward_pre_hook(
-                lambda m, a, k, name=name: before(m, a, k, name=name), with_kwargs=True
-            )
-        )
-        handles.append(
-            child.register_forward_hook(lambda m, a, o, name=name: after(m, a, o, name=name))
-        )
+        handles += [
+            child.register_forward_pre_hook(partial(before, name), with_kwargs=True),
+            child.register_forward_hook(partial(after, name)),
+        ]
     _run_a_little(model, handles)
     start, end = into[""], out[""]
     factor = float(getattr(model.config, "residual_multiplier", None) or 1.0)
     # OPT's MLP works on (prompt × position, d_model): any shape of as many numbers will do.
     into = {name: t.reshape(end.shape) for name, t in into.items() if t.numel() == end.numel()}
     out = {name: t.reshape(end.shape) for name, t in out.items() if t.numel() == end.numel()}
-    same = [name for name in order if name in out and name]
-    for first, second in permutations(same, 2):
-        if order.index(first) > order.index(second):
-            continue
+    for first, second in combinations(filter(None, out), 2):
         if not _close(start + factor * out[first] + factor * out[second], end):
             continue
         middle = start + factor * out[first]

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from interp.edits import Edit, Placed, Recording, Replace, edited
 from interp.errors import InterpError
-from interp.forward import logits_at
+from interp.forward import BATCH_TOKENS, logits_at
 from interp.kernels import Engine
 from interp.metrics import Metric, positions
 from interp.model import Model
@@ -33,8 +33,7 @@ from interp.prompts import Prompt
 from interp.sites import Site, block, output_kinds
 from interp.tasks import Example
 
-# Tokens in one forward pass, and bytes of logits in one, if the caller does not say.
-BATCH_TOKENS = 4_096
+# Bytes of logits in one forward pass, and of kept residual stream.
 LOGIT_BYTES = 256_000_000
 STREAM_BYTES = 2_000_000_000
 AUDITED = 3

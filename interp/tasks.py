@@ -151,7 +151,7 @@ def indirect_objects(
     """Who was given it? Answer: the name that was named once; wrong: the giver's.
 
     Raises:
-        InterpError: fewer than four (``abc``) or two names that are one token with a space before them.
+        InterpError: fewer than five (``abc``) or two names that are one token with a space before them.
     """
     dropped: dict[str, int] = {}
     known: dict[str, int] = {}

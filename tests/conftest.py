@@ -60,3 +60,14 @@ def smollm2_folder() -> Path:
         if os.environ.get("CI"):
             pytest.fail(f"SmolLM2 is needed in CI: {reason}")
         pytest.skip(f"SmolLM2 can't be had: {reason}")
+
+
+@pytest.fixture(scope="module")
+def smollm2_model(smollm2_folder):
+    """The model itself, and two threads while a module works on it: it is large enough for them."""
+    from interp.model import load_model
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield load_model(smollm2_folder)
+    torch.set_num_threads(threads)

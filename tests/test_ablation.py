@@ -1,5 +1,7 @@
 """What each head is worth: against plain passes with a hook, and on the model that comes along."""
 
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from interp import tables
 from interp.ablation import ablate_heads
+from interp.config import AblateHeadsConfig
 from interp.edits import Replace, edited
 from interp.errors import InterpError
 from interp.forward import logits_at
@@ -76,6 +79,9 @@ def test_the_summary_takes_templates_as_its_observations(model, world):
 
 def test_resampling_without_another_prompt_is_refused(model):
     one = copying(model, n_prompts=1, period=5)
+    assert set(METRICS) == set(
+        get_args(get_args(AblateHeadsConfig.model_fields["metric"].annotation)[0])
+    )
     for how in ("resample", "mean"):
         with pytest.raises(InterpError, match="no other of its"):
             ablate_heads(model, one, how)

@@ -7,7 +7,6 @@ import torch
 from interp.attention import implementation
 from interp.checks import check_model
 from interp.forward import capture
-from interp.model import load_model
 from interp.prompts import python_docs, repeated_random_prompts, text_prompts
 from interp.roles import ROLES, find_roles
 from interp.scores import score_heads
@@ -16,11 +15,8 @@ pytestmark = pytest.mark.smollm2
 
 
 @pytest.fixture(scope="module")
-def model(smollm2_folder):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield load_model(smollm2_folder)
-    torch.set_num_threads(threads)
+def model(smollm2_model):
+    return smollm2_model
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import torch
 from interp.edits import Cut, Replace, edited
 from interp.forward import logits_at
 from interp.metrics import METRICS
-from interp.model import load_model
 from interp.prompts import python_docs, text_prompts
 from interp.sites import Site
 from interp.sweep import sweep
@@ -18,11 +17,8 @@ INDUCTION = [(18, 6), (17, 3), (18, 7)]
 
 
 @pytest.fixture(scope="module")
-def model(smollm2_folder):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield load_model(smollm2_folder)
-    torch.set_num_threads(threads)
+def model(smollm2_model):
+    return smollm2_model
 
 
 def zeroed(heads):
