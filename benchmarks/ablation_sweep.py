@@ -15,9 +15,9 @@ import torch
 from interp.edits import Replace
 from interp.metrics import METRICS
 from interp.model import load_model
+from interp.sentences import indirect_objects
 from interp.sites import Site
 from interp.sweep import sweep
-from interp.tasks import indirect_objects
 
 
 def main() -> None:

@@ -25,10 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from experiments.explain import nearest
 from experiments.listing import experiments, listing
 from interp.errors import InterpError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 DONE, BUG, REFUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 
@@ -65,17 +69,29 @@ def launch(name: str, argv: list[str] | None = None, module: ModuleType | None =
     return _guarded(name, lambda: _launch(name, arguments, module))
 
 
+class Bar:
+    """Counts what is done: `bar(3)`; `bar.expect(total)` where the total is known only later."""
+
+    def __init__(self, bar: tqdm[Any]) -> None:
+        self._bar = bar
+
+    def __call__(self, count: int = 1) -> None:
+        """So many more are done."""
+        self._bar.update(count)
+
+    def expect(self, total: int) -> None:
+        """Set the total."""
+        self._bar.total = total
+        self._bar.refresh()
+
+
 @contextmanager
-def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, on a terminal only; yields what counts: `advance(3)`."""
+def progress(total: int | None, label: str) -> Iterator[Bar]:
+    """A progress bar on standard error, on a terminal only."""
     from tqdm import tqdm
 
     with tqdm(total=total, desc=label, disable=None, file=sys.stderr, leave=False) as bar:
-
-        def advance(count: int = 1) -> None:
-            bar.update(count)
-
-        yield advance
+        yield Bar(bar)
 
 
 def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> None:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interp.ablation import ablate_heads
     from interp.checks import check_model
+    from interp.composition import composition_scores, copying_scores
     from interp.edits import Cut, Recording, Redirect, Replace, edited, knock_out
     from interp.errors import InterpError
     from interp.figures import layer_by_head
     from interp.forward import capture, logits_at
     from interp.metrics import METRICS
     from interp.model import Model, load_model
+    from interp.named_pairs import named_against_others
     from interp.prompts import (
         Prompt,
         given_prompts,
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
     from interp.reading import read_row
     from interp.roles import ROLES, Role, find_roles, role
     from interp.scores import HeadScores, score_heads
+    from interp.sentences import indirect_objects, pronouns
     from interp.sites import Site
-    from interp.tasks import Example, Task, copying, indirect_objects, little_world
+    from interp.tasks import Example, Task, copying, little_world
+    from interp.weights import HeadWeights
+    from interp.years import greater_than
 
     __version__: str
 
@@ -45,6 +50,7 @@ __all__ = [
     "Cut",
     "Example",
     "HeadScores",
+    "HeadWeights",
     "InterpError",
     "Model",
     "Prompt",
@@ -58,17 +64,22 @@ __all__ = [
     "ablate_heads",
     "capture",
     "check_model",
+    "composition_scores",
     "copying",
+    "copying_scores",
     "edited",
     "find_roles",
     "given_prompts",
+    "greater_than",
     "indirect_objects",
     "knock_out",
     "layer_by_head",
     "little_world",
     "load_model",
     "logits_at",
+    "named_against_others",
     "prompts_of_ids",
+    "pronouns",
     "python_docs",
     "read_row",
     "read_text",
@@ -82,6 +93,7 @@ _HOME = {
     "Cut": "edits",
     "Example": "tasks",
     "HeadScores": "scores",
+    "HeadWeights": "weights",
     "InterpError": "errors",
     "METRICS": "metrics",
     "Model": "model",
@@ -96,16 +108,21 @@ _HOME = {
     "ablate_heads": "ablation",
     "capture": "forward",
     "check_model": "checks",
+    "composition_scores": "composition",
     "copying": "tasks",
+    "copying_scores": "composition",
     "edited": "edits",
     "find_roles": "roles",
     "given_prompts": "prompts",
-    "indirect_objects": "tasks",
+    "greater_than": "years",
+    "indirect_objects": "sentences",
     "knock_out": "edits",
     "layer_by_head": "figures",
     "little_world": "tasks",
     "load_model": "model",
     "logits_at": "forward",
+    "named_against_others": "named_pairs",
+    "pronouns": "sentences",
     "prompts_of_ids": "prompts",
     "python_docs": "prompts",
     "read_row": "reading",

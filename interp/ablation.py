@@ -14,23 +14,18 @@ kinds can disagree (Heimersheim & Nanda, 2404.15255); ``edit`` names what was pu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Unpack
 
-import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
-from interp.edits import Edit, Recording, Replace, edited
+from interp.edits import Replace
+from interp.effects import NamedCell, Options, effects_of, recorded
 from interp.errors import InterpError
-from interp.forward import BATCH_TOKENS, batches, logits_at
-from interp.kernels import Engine
-from interp.metrics import METRICS
 from interp.model import Model
 from interp.prompts import Prompt
 from interp.sites import Site
-from interp.sweep import Plan, sweep
 from interp.tasks import Example, Task
 
 How = Literal["zero", "mean", "resample"]
@@ -41,18 +36,12 @@ def ablate_heads(
     task: Task,
     how: How = "zero",
     metric: str | None = None,
-    *,
-    batch_tokens: int = BATCH_TOKENS,
-    engine: Engine = "auto",
-    seed: int = 0,
-    on_plan: Callable[[Plan], None] | None = None,
-    progress: Callable[[int], None] | None = None,
+    **options: Unpack[Options],
 ) -> tuple[pd.DataFrame, float]:
     """The effect of ablating each query head, on every example.
 
     Args:
-        metric: a name of ``metrics.METRICS``; None: the loss for a task with scored positions, else the
-            logit difference.
+        metric: a name of ``metrics.METRICS``; None: that of ``metrics.usual_metric``.
 
     Returns:
         a table as ``tables.EFFECTS_PER_PROMPT`` describes, and the largest difference that the sweep
@@ -64,66 +53,32 @@ def ablate_heads(
     """
     if how not in ("zero", "mean", "resample"):
         raise InterpError(f"how={how!r}: expected zero, mean or resample")
-    chosen = METRICS.get(metric or ("loss" if task.examples[0].scored else "logit_difference"))
-    if chosen is None:
-        raise InterpError(f"metric={metric!r}: expected one of {', '.join(METRICS)}")
-    by_length: dict[int, list[Example]] = {}
-    for example in task.examples:
-        by_length.setdefault(len(example.prompt.ids), []).append(example)
-    frames, largest = [], 0.0
-    for examples in by_length.values():
-        cells = _cells(model, examples, how, engine)
-        found = sweep(
-            model,
-            examples,
-            cells,
-            [chosen],
-            batch_tokens=batch_tokens,
-            engine=engine,
-            seed=seed,
-            on_plan=on_plan,
-            progress=progress,
-        )
-        largest = max(largest, found.largest_difference)
-        cell, place = np.indices(found.values[0].shape).reshape(2, -1)
-        frame = pd.DataFrame(
-            {
-                "model": model.name,
-                "layer": cell // model.n_heads,
-                "head": cell % model.n_heads,
-                "task": task.name,
-                "edit": how,
-                "metric": chosen.name,
-                "prompt": [examples[i].prompt.name for i in place],
-                "template": [examples[i].template or examples[i].prompt.name for i in place],
-                "effect": found.effects[0].ravel(),
-                "baseline": found.clean[0][place],
-            }
-        )
-        frames.append(frame)
-    table = pd.concat(frames, ignore_index=True)
-    order = {example.prompt.name: i for i, example in enumerate(task.examples)}
-    table["order"] = table["prompt"].map(order)
-    table = table.sort_values(["layer", "head", "order"], ignore_index=True)
-    return table.drop(columns="order"), largest
 
+    def cells(examples: Sequence[Example]) -> list[NamedCell]:
+        values: dict[Site, Tensor] = {}
+        origin: str = how
+        if how != "zero":
+            donors, origin = _donors(examples, how)
+            sites = [Site("z", layer) for layer in range(model.n_layers)]
+            values = recorded(model, donors, sites, options.get("engine", "auto"))
+            if how == "mean":
+                values = {site: z.mean(0, keepdim=True) for site, z in values.items()}
+        return [
+            (
+                {"layer": layer, "head": head},
+                [
+                    Replace(
+                        Site("z", layer, (head,)),
+                        values[Site("z", layer)][:, head : head + 1] if values else 0.0,
+                        origin,
+                    )
+                ],
+            )
+            for layer in range(model.n_layers)
+            for head in range(model.n_heads)
+        ]
 
-def _cells(model: Model, examples: Sequence[Example], how: How, engine: Engine) -> list[list[Edit]]:
-    """One cell a head, layer by layer."""
-    values: dict[int, Tensor] = {}
-    origin: str = how
-    if how != "zero":
-        donors, origin = _donors(examples, how)
-        values = _recorded(model, donors, engine)
-        if how == "mean":
-            values = {layer: z.mean(0, keepdim=True) for layer, z in values.items()}
-    cells: list[list[Edit]] = []
-    for layer in range(model.n_layers):
-        for head in range(model.n_heads):
-            site = Site("z", layer, (head,))
-            value = values[layer][:, head : head + 1] if values else 0.0
-            cells.append([Replace(site, value, origin)])
-    return cells
+    return effects_of(model, task, cells, edit=how, metric=metric, **options)
 
 
 def _donors(examples: Sequence[Example], how: How) -> tuple[list[Prompt], str]:
@@ -137,16 +92,3 @@ def _donors(examples: Sequence[Example], how: How) -> tuple[list[Prompt], str]:
             f"{len(prompts[0].ids)} tokens to take activations from; use more prompts, or zero"
         )
     return [*prompts[1:], prompts[0]], f"{how} of clean prompts"
-
-
-def _recorded(model: Model, donors: Sequence[Prompt], engine: Engine) -> dict[int, Tensor]:
-    """z of every layer, (donor, head, position, d_value)."""
-    parts: dict[int, list[Tensor]] = {layer: [] for layer in range(model.n_layers)}
-    for batch in batches(donors):
-        recording = Recording(Site("z", layer) for layer in parts)
-        ids = torch.tensor([prompt.ids for prompt in batch], device=model.device)
-        with edited(model, recording=recording, engine=engine):
-            logits_at(model, ids, torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device))
-        for layer, part in parts.items():
-            part.append(recording[Site("z", layer)])
-    return {layer: torch.cat(part) for layer, part in parts.items()}

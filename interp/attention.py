@@ -45,9 +45,9 @@ class Touch(Protocol):
     """Somebody who changes what passes through the door; new tensors, never in place."""
 
     def inputs(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Query (batch, head, query, d_head), key and value (batch, kv_head, key, d) to go on with."""
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: IndexMask
+    ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
+        """Query (batch, head, query, d_head), key and value (batch, kv_head, key, d), mask to go on with."""
 
     def output(
         self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
@@ -113,7 +113,7 @@ def implementation(hf_model: PreTrainedModel, name: str) -> Iterator[None]:
     """Set the attention implementation of the model and all its parts; put each back afterwards."""
     # Threads that share a model (or a config) would put back each other's implementation.
     with _SETTING:
-        configs = _configs(hf_model)
+        configs = configs_of(hf_model)
         before = [config._attn_implementation_internal for config in configs]
         try:
             for config in configs:
@@ -124,7 +124,7 @@ def implementation(hf_model: PreTrainedModel, name: str) -> Iterator[None]:
                 config._attn_implementation_internal = own
 
 
-def _configs(hf_model: PreTrainedModel) -> list[PreTrainedConfig]:
+def configs_of(hf_model: PreTrainedModel) -> list[PreTrainedConfig]:
     """Every config that a module of this model reads its attention implementation from."""
     found = {}
     for module in hf_model.modules():
@@ -165,7 +165,9 @@ def attention_function(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if visit.touch is not None:
-        query, key, value = visit.touch.inputs(layer, query, key, value)
+        query, key, value, attention_mask = visit.touch.inputs(
+            layer, query, key, value, attention_mask
+        )
     z, lse, path = attend(
         query,
         key,

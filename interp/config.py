@@ -11,6 +11,7 @@ the two together. Nothing here imports torch.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -271,6 +272,23 @@ class FindInductionConfig(ScoreConfig):
     """Heads that look at the token after an earlier copy of the current one."""
 
 
+class FindCompositionConfig(ScoreConfig):
+    """What the weights say: which heads copy, and which write where a later one reads."""
+
+    previous_token_heads: PositiveInt = Field(
+        default=2, description="Earlier heads named: those with most mass one token back."
+    )
+    induction_heads: PositiveInt = Field(
+        default=3, description="Later heads named: those with most mass on the token after a copy."
+    )
+    least_mass: float = Field(
+        default=0.4, ge=0, le=1, description="Least attention mass for a head to be named, a share."
+    )
+    n_random: int = Field(
+        default=100, ge=2, description="Random heads, and random pairs of heads, for the baselines."
+    )
+
+
 class FormHeadsConfig(RunConfig):
     """Heads forming over training: the default model trained again, or published checkpoints."""
 
@@ -418,6 +436,26 @@ class IndirectObjects(Strict):
     )
 
 
+class GreaterThan(Strict):
+    """The war went on from the year 1745 to the year 17 … a later year, not an earlier one (2305.00586)."""
+
+    kind: Literal["greater_than"] = "greater_than"
+    n_prompts: int = Field(default=32, ge=1, le=100_000, description="Number of prompts.")
+
+
+class Pronouns(Strict):
+    """It was too small: what was? Pairs of sentences in which one adjective decides."""
+
+    kind: Literal["pronouns"] = "pronouns"
+    n_prompts: int = Field(
+        default=32, ge=1, le=100_000, description="Number of prompts; two of each pair."
+    )
+    question_only: bool = Field(
+        default=False,
+        description='The control: the question without the sentence, which says nothing of "it".',
+    )
+
+
 class LittleWorld(Strict):
     """Held-out stories of the world that the default model was trained on."""
 
@@ -428,21 +466,26 @@ class LittleWorld(Strict):
     )
 
 
-class AblateHeadsConfig(RunConfig):
-    """Each head's z taken away in turn."""
+AnyMetric = Literal[
+    "logit_difference", "log_probability", "probability_difference", "loss", "kl", "flips"
+]
+AnyTask = Annotated[
+    Copying | IndirectObjects | GreaterThan | Pronouns | LittleWorld, Field(discriminator="kind")
+]
 
-    task: Annotated[Copying | IndirectObjects | LittleWorld, Field(discriminator="kind")] = Field(
+
+class EffectConfig(RunConfig):
+    """What the experiments share that change something in the model and measure what comes of it."""
+
+    task: AnyTask = Field(
         default=Copying(),
         description="What the model is to do.",
-        examples=["indirect_objects", "little_world"],
+        examples=["indirect_objects", "greater_than", "pronouns", "little_world"],
     )
-    ablation: Literal["zero", "mean", "resample"] = Field(
-        default="zero",
-        description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
-    )
-    metric: Literal["logit_difference", "log_probability", "loss", "kl", "flips"] | None = Field(
+    metric: AnyMetric | None = Field(
         default=None,
-        description="What is measured; null: the loss for copying, else the logit difference.",
+        description="What is measured; null: the loss for copying, the probability difference for "
+        "greater_than, else the logit difference.",
     )
     confidence: float = Field(
         default=0.95, gt=0, lt=1, description="Level of the intervals over templates, a share."
@@ -451,3 +494,65 @@ class AblateHeadsConfig(RunConfig):
     batch_tokens: PositiveInt = Field(
         default=4096, description="Tokens in one forward pass: lower it if memory is short."
     )
+
+
+class AblateHeadsConfig(EffectConfig):
+    """Each head's z taken away in turn."""
+
+    ablation: Literal["zero", "mean", "resample"] = Field(
+        default="zero",
+        description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
+    )
+
+
+class PatchHeadsConfig(EffectConfig):
+    """Activations of one prompt put into the run of another."""
+
+    task: AnyTask = Field(
+        default=LittleWorld(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
+    )
+    direction: Literal["denoise", "noise"] = Field(
+        default="denoise",
+        description="denoise: clean into the corrupted run (what is enough?); noise: corrupted into "
+        "the clean run (what is needed?).",
+    )
+    site: Literal[
+        "q", "k", "v", "z", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"
+    ] = Field(default="z", description="Kind of activation: see interp/sites.py.")
+    positions: Literal["together", "places", "all"] = Field(
+        default="together",
+        description="together: all positions in one patch; places: one named place of the task at a "
+        "time; all: one position at a time, for prompts of one length.",
+    )
+
+
+class TracePathsConfig(EffectConfig):
+    """Paths from each head to receivers."""
+
+    task: AnyTask = Field(
+        default=LittleWorld(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
+    )
+    receivers: Annotated[tuple[NonEmpty, ...], Listed] = Field(
+        default=("logits",),
+        min_length=1,
+        description="Where paths end: logits, or q, k or v of a later head, as layer.head; k and v are "
+        "those of a key-value head.",
+        examples=["[q2.5]", "[k1.3,v1.3]"],
+    )
+    together: bool = Field(
+        default=False, description="Patch all receivers of a sender at once, not one by one."
+    )
+
+    @field_validator("receivers")
+    @classmethod
+    def _each_is_an_input(cls, receivers: tuple[str, ...]) -> tuple[str, ...]:
+        for text in receivers:
+            if text == "logits" and len(receivers) > 1:
+                raise ValueError("logits stands alone: give it without other receivers")
+            if text != "logits" and not re.fullmatch(r"[qkv]\d+\.\d+", text):
+                raise ValueError(f"{text!r}: expected logits, or such as q2.5, k1.3, v1.0")
+        return receivers

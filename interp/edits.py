@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -202,17 +202,24 @@ class Recording:
 
     Args:
         sites: what to keep; asking for another is an error, and so is one that never came by.
+        attached: keep the tensors themselves, as parts of the graph of a pass with gradients.
     """
 
-    def __init__(self, sites: Iterable[Site]) -> None:
-        self.sites = tuple(sites)
+    def __init__(self, sites: Iterable[Site], *, attached: bool = False) -> None:
+        self.sites, self.attached = tuple(sites), attached
         self.wanted = {(site.layer, str(site.kind)) for site in self.sites}
         self._tensors: dict[tuple[int, str], Tensor] = {}
 
     def keep(self, layer: int, kind: str, tensor: Tensor) -> None:
         """Called at each place of the model."""
-        if (layer, kind) in self.wanted:
-            self._tensors[layer, kind] = tensor.clone()
+        if (layer, kind) not in self.wanted:
+            return
+        if self.attached and not tensor.requires_grad:
+            tensor.requires_grad_()  # nothing before it needs a gradient: the graph begins here
+        self._tensors[layer, kind] = tensor if self.attached else tensor.clone()
+
+    def __contains__(self, site: Site) -> bool:
+        return (site.layer, str(site.kind)) in self._tensors
 
     def __getitem__(self, site: Site) -> Tensor:
         """The activations at a site: its heads and positions, in the order that it names them."""
@@ -228,6 +235,35 @@ class Recording:
         return tensor.index_select(axis, torch.tensor(site.positions, device=tensor.device))
 
 
+class Before:
+    """Keys and values of a first part of each prompt, read in an earlier pass and unchanged since.
+
+    Args:
+        n_tokens: how many tokens were read.
+        recording: of that pass, with k and v of every layer that is going to run.
+        repeats: the batch holds the recorded prompts this many times over.
+    """
+
+    def __init__(self, n_tokens: int, recording: Recording, repeats: int) -> None:
+        self.n_tokens, self.recording, self.repeats = n_tokens, recording, repeats
+        self._masks: dict[int, tuple[IndexMask, IndexMask]] = {}
+
+    def joined(self, layer: int, kind: Literal["k", "v"], tensor: Tensor) -> Tensor:
+        """What was read before and ``tensor`` behind it, on the key axis."""
+        read = self.recording[Site(kind, layer)][:, :, : self.n_tokens]
+        read = read.expand(self.repeats, *read.shape)
+        return torch.cat([read, tensor.unflatten(0, (self.repeats, -1))], dim=-2).flatten(0, 1)
+
+    def widened(self, mask: IndexMask) -> IndexMask:
+        """The mask of the tokens behind, over the keys before them too; made once a pass."""
+        if id(mask) not in self._masks:
+            wide = replace(
+                mask, n_keys=self.n_tokens + mask.n_keys, query_offset=self.n_tokens, padding=None
+            )
+            self._masks[id(mask)] = mask, wide
+        return self._masks[id(mask)][1]
+
+
 @contextmanager
 def edited(
     model: Model,
@@ -235,6 +271,7 @@ def edited(
     look: Look | None = None,
     *,
     recording: Recording | None = None,
+    before: Before | None = None,
     engine: Engine = "auto",
 ) -> Iterator[None]:
     """Run the model with these edits until the block is left.
@@ -243,6 +280,8 @@ def edited(
         edits: applied in the order of the forward pass; at one site in the order given.
         look: called for each attention layer with (layer, pattern, z) as they are after the edits.
         recording: keeps activations as they are after the edits.
+        before: what was read before the tokens that the model is given; positions of edits and
+            recordings then count from the first of these.
 
     Raises:
         InterpError: a layer, head or position that is not there, a value that does not fit, a cut that
@@ -263,7 +302,7 @@ def edited(
         for layer in sorted(layers):
             here = [one for one in placed if one.edit.layer == layer]
             _hook_stream(model, layer, here, recording, stack)
-        touch = _Touch(placed, recording)
+        touch = _Touch(placed, recording, before)
         stack.enter_context(open_door(model.hf_model, look, touch=touch, engine=engine))
         yield
 
@@ -284,21 +323,27 @@ def _check_cuts(placed: Sequence[Placed]) -> None:
 class _Touch:
     """Applies the edits that pass through the door."""
 
-    def __init__(self, placed: Sequence[Placed], recording: Recording) -> None:
-        self.recording = recording
+    def __init__(
+        self, placed: Sequence[Placed], recording: Recording, before: Before | None
+    ) -> None:
+        self.recording, self.before = recording, before
         self.at: dict[tuple[int, str], list[Placed]] = {}
         for one in placed:
             kind = one.edit.site.kind if isinstance(one.edit, Replace) else "edges"
             self.at.setdefault((one.edit.layer, kind), []).append(one)
 
     def inputs(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: IndexMask
+    ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
         query, key, value = (
             self._replaced(layer, kind, tensor)
             for kind, tensor in (("q", query), ("k", key), ("v", value))
         )
-        return query, key, value
+        if self.before is not None:
+            key = self.before.joined(layer, "k", key)
+            value = self.before.joined(layer, "v", value)
+            mask = self.before.widened(mask)
+        return query, key, value, mask
 
     def output(
         self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool

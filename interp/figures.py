@@ -92,34 +92,135 @@ def _panel(
     return image
 
 
-def effects(table: pd.DataFrame, *, level: float = LEVEL) -> Figure:
-    """The effect of each head: layers down, heads across; blue below 0, red above, white at 0.
+def effects(table: pd.DataFrame, *, level: float = LEVEL, most: int = 30) -> Figure:
+    """Effects as a map: blue below 0, red above, white at 0; of denoising, the normalised effect.
+
+    Layers down and heads across; with places, layers down and places across; with heads and places (or
+    several receivers), the heads of the largest effects down and those across.
 
     Args:
         table: a table as ``tables.EFFECTS`` describes, of one edit and one metric.
-        level: a dot marks heads whose q is below it.
+        level: a dot marks those whose q is below it.
+        most: heads at most, where places go across.
     """
-    shape = int(table.layer.max()) + 1, int(table["head"].max()) + 1
-    grid = np.full(shape, np.nan)
-    grid[table.layer, table["head"]] = table.effect
-    most = float(table.effect.abs().max()) or 1.0
+    value = "effect"
+    if (table.edit == "denoise").all() and table.normalised.notna().any():
+        value = "normalised"
+    down, across, names_down, names_across = _axes_of(table, value, most)
+    shape = len(names_down), len(names_across)
     one = table.iloc[0]
+    grid = np.full(shape, np.nan)
+    shown = (down >= 0).to_numpy()
+    grid[down[shown], across[shown]] = table[value][shown]
+    most_seen = float(np.nanmax(np.abs(grid), initial=0)) or 1.0
     with matplotlib.rc_context(STYLE):
-        width, height = max(4.2, 0.3 * shape[1] + 1.6), max(2.2, 0.17 * shape[0] + 1.0)
+        width = min(16.0, max(4.2, 0.3 * shape[1] + 1.6))
+        height = max(2.2, 0.17 * shape[0] + 1.0)
         figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
         axis = figure.subplots()
-        image = axis.imshow(grid, vmin=-most, vmax=most, cmap="RdBu_r", aspect="auto")
-        found = table[table.q < level]
-        axis.plot(found["head"], found.layer, ".", color="black", markersize=3)
-        axis.set(xlabel="head", ylabel="layer")
-        label = f"effect on {one.metric.replace('_', ' ')}"
-        figure.colorbar(image, ax=axis, label=label)
+        axis.patch.set(hatch="////", edgecolor="0.6")
+        image = axis.imshow(grid, vmin=-most_seen, vmax=most_seen, cmap="RdBu_r", aspect="auto")
+        found = shown & (table.q < level).to_numpy()
+        axis.plot(across[found], down[found], ".", color="black", markersize=3)
+        key = _across(table)
+        unit = str(one.unit).replace("_", "-") if "unit" in table else "head"
+        axis.set(
+            xlabel=unit if key == "head" else key,
+            ylabel=f"layer.{unit}" if key != "head" and "head" in table else "layer",
+        )
+        for direction, names in (("y", names_down), ("x", names_across)):
+            each = not all(name.isdigit() for name in names)
+            step = 1 if each else max(1, -(-len(names) // 10))
+            ticks = range(0, len(names), step)
+            turned = {"rotation": 90} if direction == "x" and each else {}
+            getattr(axis, f"set_{direction}ticks")(ticks, [names[i] for i in ticks], **turned)
+        figure.colorbar(image, ax=axis, label=f"{value} effect".replace("effect effect", "effect"))
+        what = one.receiver if "receiver" in table else one.site if "site" in table else "ablation"
         title = (
-            f"{Path(one.model).name}: {one.edit} ablation, {one.task.replace('_', ' ')}, "
-            f"{int(table.n_prompts.max())} prompts; dot: q < {level:g}; before: {one.baseline:.3g}"
+            f"{Path(one.model).name}: {one.edit} {what}, {one.task.replace('_', ' ')}, "
+            f"{one.metric.replace('_', ' ')} (before: {one.baseline:.3g}), "
+            f"{int(table.n_prompts.max())} prompts; dot: q < {level:g}"
         )
         wrapped = textwrap.fill(title, int(12 * figure.get_figwidth()))
         figure.suptitle(wrapped, size=9, parse_math=False)
+    return figure
+
+
+def _across(table: pd.DataFrame) -> str:
+    """The column that goes across: head, place, or receiver."""
+    if "place" in table:
+        return "place"
+    return "receiver" if "receiver" in table and table.receiver.nunique() > 1 else "head"
+
+
+def _axes_of(
+    table: pd.DataFrame, value: str, most: int
+) -> tuple[pd.Series, pd.Series, list[str], list[str]]:
+    """Each row's place on the map (−1 down: not shown), and the names of rows and columns."""
+    key = _across(table)
+    if key == "head":
+        layers, heads = (
+            [str(i) for i in range(int(table[name].max()) + 1)] for name in ("layer", "head")
+        )
+        return table.layer, table["head"], layers, heads
+    places = sorted(table[key].unique())
+    if key == "place":
+        places = table.groupby("place").position.mean().sort_values(kind="stable").index.tolist()
+    across = table[key].map({place: i for i, place in enumerate(places)})
+    if "head" not in table:
+        return table.layer, across, [str(i) for i in range(int(table.layer.max()) + 1)], places
+    largest = table[value].abs().groupby([table.layer, table["head"]]).max()
+    chosen = sorted(largest.sort_values(ascending=False, kind="stable").index[:most])
+    number = {pair: i for i, pair in enumerate(chosen)}
+    down = pd.Series(
+        [number.get(pair, -1) for pair in zip(table.layer, table["head"], strict=True)],
+        index=table.index,
+    )
+    return down, across, [f"{layer}.{head}" for layer, head in chosen], places
+
+
+def composition(pairs: pd.DataFrame, tests: pd.DataFrame, *, most: int = 16) -> Figure:
+    """Q, K and V composition of the named pairs, a row each, among the other pairs of the same layers.
+
+    Args:
+        pairs: a table as ``tables.COMPOSITION`` describes; the named pairs are drawn, those of the largest
+            K-composition first, or the best of all where none is named.
+        tests: a table as ``tables.NAMED_PAIRS`` describes.
+        most: rows at most.
+    """
+    ends = ["sender_layer", "sender_head", "receiver_layer", "receiver_head"]
+    by_k = pairs[pairs.kind == "k"].sort_values("composition", ascending=False)
+    named = by_k[by_k.named]
+    shown = (named if len(named) else by_k)[ends].head(most)[::-1]
+    readers = {"q": "queries", "k": "keys", "v": "values"}
+    with matplotlib.rc_context(STYLE):
+        size = 7.2, 1.7 + 0.24 * len(shown)
+        figure = Figure(figsize=size, layout="constrained", dpi=150)
+        axes = figure.subplots(1, 3, sharex=True, sharey=True)
+        for axis, color, (kind, words) in zip(axes, COLORS, readers.items(), strict=False):
+            of_kind = pairs[pairs.kind == kind]
+            for y, (a, i, b, j) in enumerate(shown.itertuples(index=False)):
+                near = of_kind[(of_kind.sender_layer == a) & (of_kind.receiver_layer == b)]
+                one = (near.sender_head == i) & (near.receiver_head == j)
+                axis.plot(near.composition, [y] * len(near), "|", color="0.7", markersize=7)
+                axis.plot(near.composition[one], [y], "o", color=color, markersize=6)
+            axis.axvline(pairs.baseline.iloc[0], color="black", linestyle="--", linewidth=0.8)
+            test = tests[tests.kind == kind].iloc[0]
+            p = f", p = {test.p:.2g}" if test.n_pairs else ""
+            axis.set_title(f"{kind.upper()}: read by the later\nhead's {words}{p}", size=9)
+        axes[0].set_yticks(
+            range(len(shown)), [f"{a}.{i} → {b}.{j}" for a, i, b, j in shown.to_numpy()]
+        )
+        axes[0].set(xlim=(0, None), ylim=(-0.6, len(shown) - 0.4), ylabel="earlier → later head")
+        axes[1].set_xlabel("composition")
+        what = (
+            f"{len(shown)} of {len(named)} named pairs" if len(named) else "no pair named: best K"
+        )
+        title = (
+            f"{Path(pairs.model.iloc[0]).name}: {what}; grey: all pairs of the same two layers; "
+            "dashed: random heads"
+        )
+        figure.suptitle(textwrap.fill(title, 84), size=9, parse_math=False)
     return figure
 
 

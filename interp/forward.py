@@ -94,14 +94,37 @@ def last_logits(model: Model, batch: Sequence[Prompt]) -> Float[Tensor, "batch d
 
 
 def logits_at(
-    model: Model, ids: Int[Tensor, "batch pos"], where: Int[Tensor, "batch chosen"]
+    model: Model,
+    ids: Int[Tensor, "batch pos"],
+    where: Int[Tensor, "batch chosen"],
+    *,
+    first: int = 0,
+    gradients: bool = False,
 ) -> Float[Tensor, "batch chosen d_vocab"]:
-    """Logits at chosen positions of prompts of one length, in float32; the others are not computed."""
-    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    return _logits(model, ids, torch.ones_like(ids), positions, where)
+    """Logits at chosen positions of prompts of one length, in float32; the others are not computed.
+
+    Args:
+        where: positions, counted from the first token of ``ids``.
+        first: position in its prompt of the first token of ``ids``; see :func:`takes_positions`.
+        gradients: build the graph for them.
+    """
+    positions = (first + torch.arange(ids.shape[1], device=ids.device)).expand_as(ids)
+    return _logits(model, ids, torch.ones_like(ids), positions, where, gradients)
 
 
-def _logits(model: Model, ids: Tensor, mask: Tensor, positions: Tensor, where: Tensor) -> Tensor:
+def takes_positions(model: Model) -> bool:
+    """Whether the model can be told at which positions its tokens stand."""
+    return "position_ids" in inspect.signature(model.hf_model.forward).parameters
+
+
+def _logits(
+    model: Model,
+    ids: Tensor,
+    mask: Tensor,
+    positions: Tensor,
+    where: Tensor,
+    gradients: bool = False,
+) -> Tensor:
     accepts = inspect.signature(model.hf_model.forward).parameters
     arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
     if "position_ids" in accepts:
@@ -113,7 +136,7 @@ def _logits(model: Model, ids: Tensor, mask: Tensor, positions: Tensor, where: T
         arguments["logits_to_keep"] = kept
     else:
         place = where
-    with evaluating(model.hf_model), torch.no_grad():
+    with evaluating(model.hf_model), torch.set_grad_enabled(gradients):
         logits = model.hf_model(**arguments).logits[row, place].float()
     if not torch.isfinite(logits).all():
         raise InterpError(

@@ -1,14 +1,16 @@
 """What an edit does to the output: one number per example, with its sign.
 
-    logit_difference   logit(answer) − logit(wrong), last position     larger: more right
-    log_probability    log p(answer), last position, nats              larger: more right
-    loss               mean over scored positions of −log p(token)     larger: more wrong, nats
-    kl                 mean over positions of KL(clean ‖ edited)       0: nothing changed, nats
-    flips              share of positions whose top token changed      0: nothing changed
+    logit_difference        logit(answer) − logit(wrong), last position     larger: more right
+    log_probability         log p(answer), last position, nats              larger: more right
+    probability_difference  Σ p(answers) − Σ p(wrongs), last position       larger: more right, −1 to 1
+    loss                    mean over scored positions of −log p(token)     larger: more wrong, nats
+    kl                      mean over positions of KL(clean ‖ edited)       0: nothing changed, nats
+    flips                   share of positions whose top token changed      0: nothing changed
 
 Positions are the last one for examples with an answer, those that predict the scored tokens else. The
 logit difference is linear in the logits and is the one to trust for small effects (Zhang & Nanda,
-2309.16042); probabilities and flips over- and understate (Heimersheim & Nanda, 2404.15255).
+2309.16042); probabilities and flips over- and understate (Heimersheim & Nanda, 2404.15255). The probability
+difference is for tasks in which several tokens are right (Hanna, Liu & Variengien, 2305.00586).
 
     effect = value after the edit − value before
     normalised effect = (patched − corrupted) / (clean − corrupted), undefined where clean = corrupted
@@ -43,7 +45,7 @@ class Metric:
         name: as in tables.
         sign: what a larger value means.
         measure: (logits, clean logits, examples) → values; logits (example, position, d_vocab).
-        needs: what an example must have: "answer", "wrong", "scored" or "".
+        needs: what an example must have: "answer", "wrong", "answers", "scored" or "".
     """
 
     name: str
@@ -75,6 +77,15 @@ def _log_probability(logits: Tensor, clean: Tensor, examples: Sequence[Example])
     return logits[:, -1].log_softmax(-1).gather(-1, answer)[:, 0]
 
 
+def _probability_difference(logits: Tensor, clean: Tensor, examples: Sequence[Example]) -> Tensor:
+    probabilities = logits[:, -1].softmax(-1)
+    sums = [
+        row[list(example.answers)].sum() - row[list(example.wrongs)].sum()
+        for row, example in zip(probabilities, examples, strict=True)
+    ]
+    return torch.stack(sums)
+
+
 def _loss(logits: Tensor, clean: Tensor, examples: Sequence[Example]) -> Tensor:
     tokens = [[example.prompt.ids[position] for position in example.scored] for example in examples]
     target = torch.tensor(tokens, device=logits.device)[..., None]
@@ -95,11 +106,24 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric("logit_difference", "larger: more right", _logit_difference, "wrong"),
         Metric("log_probability", "larger: more right, nats", _log_probability, "answer"),
+        Metric(
+            "probability_difference",
+            "larger: more right, share",
+            _probability_difference,
+            "answers",
+        ),
         Metric("loss", "larger: more wrong, nats", _loss, "scored"),
         Metric("kl", "0: nothing changed, nats", _kl),
         Metric("flips", "0: nothing changed, share", _flips),
     )
 }
+
+
+def usual_metric(example: Example) -> str:
+    """The metric of a task that is asked for none: by what its examples have."""
+    if example.scored:
+        return "loss"
+    return "probability_difference" if example.answers else "logit_difference"
 
 
 def normalised(

@@ -64,17 +64,18 @@ class Questions:
         self._keys = torch.tensor([key for key, _ in columns], device=unique.device).long()
         self._bands = _bands([gap for gap, _ in diagonals])
         place = torch.empty_like(unique)
-        token = self.batch * n_tokens + self.query
         for i, (_, members) in enumerate(columns):
-            place[members] = token[members] * len(columns) + i
+            row = self.batch[members] * len(columns) + i
+            place[members] = row * n_tokens + self.query[members]
         start, of_gap = len(columns) * n_prompts * n_tokens, dict(diagonals)
         for nearest, farthest in self._bands:
-            width = farthest - nearest + 1
+            width, later = farthest - nearest + 1, n_tokens - nearest
             for distance in range(nearest, farthest + 1):
                 if distance in of_gap:
                     members = of_gap[distance]
-                    place[members] = start + token[members] * width + distance - nearest
-            start += n_prompts * n_tokens * width
+                    row = self.batch[members] * width + farthest - distance
+                    place[members] = start + row * later + self.query[members] - nearest
+            start += n_prompts * width * later
         place[self._rest] = start + torch.arange(len(self._rest), device=unique.device)
         self._place = place[self._copies]
 
@@ -95,9 +96,9 @@ class Questions:
         """The weights, in the order the triples were given."""
         if not isinstance(pattern, AttentionPattern):
             return pattern.pairs(self.batch, self.query, self.key)[:, self._copies]
-        read = [rearrange(pattern.keys(self._keys), "batch head q column -> head (batch q column)")]
+        read = [rearrange(pattern.keys(self._keys), "batch head q column -> head (batch column q)")]
         for band in self._bands:
-            read.append(rearrange(pattern.band(*band), "batch head q gap -> head (batch q gap)"))
+            read.append(rearrange(pattern.band(*band), "batch head gap q -> head (batch gap q)"))
         read.append(self._ask_rest(pattern))
         return torch.cat(read, dim=1).index_select(1, self._place)
 

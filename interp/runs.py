@@ -158,6 +158,12 @@ class RunFolder:
         """Write a file of this run, whole or not at all; see `interp.files.atomic_write`."""
         return files.atomic_write(self.path(name), content)
 
+    def remove(self, name: str) -> None:
+        """Take away a file or folder that this run wrote for its own use."""
+        shutil.rmtree(self.path(name), ignore_errors=True)
+        self.path(name).unlink(missing_ok=True)
+        self._written.discard(name)
+
     def record(self, **sections: Any) -> None:
         """Add sections to the manifest (model, prompts, checks, attention, …) and write it.
 

@@ -1,17 +1,22 @@
 """Intervals and tests over prompts. Rows are prompts, columns are heads (or whatever is compared).
 
-- *interval*: percentile bootstrap over prompts (scipy), NaN with fewer than two.
+- *interval*: percentile bootstrap over prompts (scipy), NaN with fewer than two; of a ratio of two
+  means, the same over pairs.
 - *sign flips*: one-sided test that paired differences are above 0. Under the null each prompt's
   difference is as likely to have the other sign; with n prompts no p can be below 2⁻ⁿ, and where all
   sign patterns can be listed the test is exact (scipy.stats.permutation_test).
 - *false discoveries*: Benjamini–Hochberg over all heads (statsmodels). Heads share prompts, so their
   p-values are dependent; BH holds under positive dependence, Benjamini–Yekutieli under any.
 
+- *rank agreement*: Spearman's correlation between the means of two quantities, with a bootstrap interval
+  over prompts in which both rankings are made anew.
+
 NaN marks a prompt on which a value is undefined: it is left out, never counted as 0.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import numpy as np
@@ -51,6 +56,50 @@ def bootstrap_interval(
     return low, high
 
 
+def ratio_interval(
+    numerator: Float[np.ndarray, "prompt column"],
+    denominator: Float[np.ndarray, "prompt column"],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2_000,
+    seed: int = 0,
+) -> tuple[
+    Float[np.ndarray, " column"], Float[np.ndarray, " column"], Float[np.ndarray, " column"]
+]:
+    """(ratio, low, high) of each column's ratio of means over prompts, percentile bootstrap.
+
+    All three are NaN where the interval of the denominator's mean holds 0, or its mean is 0: a ratio to
+    something that may be nothing is undefined. With one prompt there is a ratio but no interval.
+    """
+    known = ~(np.isnan(numerator) | np.isnan(denominator))
+    numerator, denominator = (np.where(known, part, np.nan) for part in (numerator, denominator))
+    ratio, low, high = (np.full(numerator.shape[1], np.nan) for _ in range(3))
+    for rows, columns in _complete_blocks(numerator):
+        above, below = (part[np.ix_(rows, columns)] for part in (numerator, denominator))
+        means = [part.mean(0) for part in (above, below)]
+        defined = np.abs(means[1]) > 1e-9
+        if len(rows) > 1:
+            one = _resampled_means(len(rows), resamples, seed)
+            shares = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
+            for start in range(0, len(columns), 500):  # resamples × columns are held at a time
+                part = slice(start, start + 500)
+                tops, bottoms = one @ above[:, part], one @ below[:, part]
+                edges = np.quantile(bottoms, shares, axis=0)
+                defined[part] &= (edges[0] > 0) | (edges[1] < 0)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    found = np.quantile(tops / bottoms, shares, axis=0)
+                low[columns[part]], high[columns[part]] = np.where(defined[part], found, np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio[columns] = np.where(defined, means[0] / means[1], np.nan)
+    return ratio, low, high
+
+
+def _resampled_means(n: int, resamples: int, seed: int) -> Float[np.ndarray, "resample prompt"]:
+    """Weights that give the mean of each bootstrap sample of n prompts."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(n, np.full(n, 1 / n), size=resamples) / n
+
+
 def sign_flip_p(
     differences: Float[np.ndarray, "prompt column"], *, seed: int = 0
 ) -> Float[np.ndarray, " column"]:
@@ -72,6 +121,60 @@ def sign_flip_p(
             rng=np.random.default_rng(seed),
         ).pvalue
     return p
+
+
+def spearman(a: Float[np.ndarray, " column"], b: Float[np.ndarray, " column"]) -> float:
+    """Rank correlation; NaN where fewer than three columns are defined in both, or one does not vary."""
+    known = ~(np.isnan(a) | np.isnan(b))
+    a, b = a[known], b[known]
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(scipy_stats.spearmanr(a, b).statistic)
+
+
+def spearman_interval(
+    a: Float[np.ndarray, "prompt column"],
+    b: Float[np.ndarray, "prompt column"],
+    *,
+    absolute: tuple[bool, bool] = (False, False),
+    confidence: float = 0.95,
+    resamples: int = 1_000,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """(rank correlation, low, high) between the means of two quantities over the same prompts.
+
+    The interval is a percentile bootstrap over prompts: both rankings are made anew from each resample.
+
+    Args:
+        absolute: whether to rank by the size of the mean of a, of b.
+    """
+
+    def ranked(means: Float[np.ndarray, "*resample column"], size: bool) -> np.ndarray:
+        return np.abs(means) if size else means
+
+    def correlation(x: np.ndarray, y: np.ndarray) -> float:
+        return spearman(ranked(x, absolute[0]), ranked(y, absolute[1]))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column that is undefined in all prompts
+        whole = correlation(np.nanmean(a, axis=0), np.nanmean(b, axis=0))
+    if len(a) < 2 or np.isnan(whole):
+        return whole, float("nan"), float("nan")
+    weights = _resampled_means(len(a), resamples, seed)
+    x, y = (_weighted_means(weights, part) for part in (a, b))
+    found = [correlation(one, other) for one, other in zip(x, y, strict=True)]
+    low, high = np.nanquantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return whole, float(low), float(high)
+
+
+def _weighted_means(
+    weights: Float[np.ndarray, "resample prompt"], values: Float[np.ndarray, "prompt column"]
+) -> Float[np.ndarray, "resample column"]:
+    """Means over the prompts that are defined for a column; NaN where a resample holds none."""
+    known = ~np.isnan(values)
+    share = weights @ known.astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(share > 0, weights @ np.where(known, values, 0.0) / share, np.nan)
 
 
 def smallest_p(n_prompts: int) -> float:

@@ -1,42 +1,53 @@
-"""Many edits on many examples, exactly, at the price of the layers behind each edit.
+"""Many edits on many examples, exactly, at the price of what lies behind each edit.
 
-A *cell* is a set of edits applied together; the sweep measures every cell on every example.
+A *cell* is a set of edits applied together; the sweep measures every cell on every example. A clean pass
+is kept, and cells are run on it in batches, from the layer and position at which they begin
+(:mod:`interp.passes`). The numbers are those of one plain forward pass per cell:
+:attr:`Sweep.largest_difference` is what a sample of cells, run that plain way, differed by, and a
+sweep whose sample differs by more than ``tolerance`` is refused. Changes that rounding alone makes are
+measured too, and an effect no larger than that is 0: else it could pass for a significant one.
 
-    clean pass:  keep the residual stream into each layer at which some cell begins
-    per layer:   rows = cells × examples, on the batch axis; the pass starts at that layer from the kept
-                 stream, and only the positions that the metric reads are unembedded
-
-Everything before the first edited layer is as in the clean run, so the numbers are those of one
-plain forward pass per cell; :attr:`Sweep.largest_difference` is what a sample of cells, run that plain
-way, differed by, and a sweep whose sample differs by more than ``tolerance`` is refused.
+Before it begins, the sweep says what it will do and, from its first clean pass, how long that should
+take. Finished batches can be kept in a folder (:class:`~interp.parts.Parts`): the same sweep, stopped
+and started again, takes them from there.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.edits import Edit, Placed, Recording, Replace, edited
+from interp.edits import Placed, edited
 from interp.errors import InterpError
 from interp.forward import BATCH_TOKENS, logits_at
 from interp.kernels import Engine
 from interp.metrics import Metric, positions
 from interp.model import Model
+from interp.parts import Parts
+from interp.passes import (
+    Begin,
+    Cell,
+    Group,
+    begin,
+    check_cells,
+    kept_bytes,
+    kept_pass,
+    rows_in_a_pass,
+    run_cells,
+    split,
+)
 from interp.prompts import Prompt
-from interp.sites import Site, block, output_kinds
 from interp.tasks import Example
 
-# Bytes of logits in one forward pass, and of kept residual stream.
-LOGIT_BYTES = 256_000_000
-STREAM_BYTES = 2_000_000_000
 AUDITED = 3
+# Tokens below which a pass costs about the same however few they are.
+SMALL_PASS = 512
 
 
 @dataclass(frozen=True)
@@ -45,25 +56,27 @@ class Plan:
 
     Attributes:
         n_cells, n_examples: sizes.
-        n_forwards: forward passes, most of them of some layers only.
-        layers: layers that will be run in all, rows counted; a plain pass per cell would run
-            ``plain_layers``.
-        stream_bytes: kept residual stream at its largest.
+        n_forwards: forward passes, most of them of some layers and positions only.
+        work: tokens × layers that will be run.
+        plain_work: tokens × layers of one plain pass per cell and example.
+        kept_bytes: kept of the clean pass at its largest.
+        seconds: estimate, from the time that the first clean pass took; NaN before that.
     """
 
     n_cells: int
     n_examples: int
     n_forwards: int
-    layers: int
-    plain_layers: int
-    stream_bytes: int
+    work: int
+    plain_work: int
+    kept_bytes: int
+    seconds: float = float("nan")
 
     def __str__(self) -> str:
-        share = self.layers / max(1, self.plain_layers)
+        share = self.work / max(1, self.plain_work)
         return (
             f"{self.n_cells} cells × {self.n_examples} examples in {self.n_forwards} forward passes, "
-            f"{share:.0%} of the layers of one pass per cell, {self.stream_bytes / 1e6:.0f} MB of "
-            "residual stream"
+            f"{share:.0%} of the work of one pass per cell, {self.kept_bytes / 1e6:.0f} MB kept of the "
+            f"clean pass, about {self.seconds:.0f} s"
         )
 
 
@@ -72,27 +85,31 @@ class Sweep:
     """The measured values.
 
     Attributes:
-        clean: (metric, example) without any edit.
-        values: (metric, cell, example).
+        clean: (metric, example) of the clean prompts, without any edit.
+        before: (metric, example) of the prompts that were edited: the clean ones, or ``base``.
+        values: (metric, cell, example) after the edits.
+        rounding: (metric,) effects no larger than this are rounding, and given as 0.
         largest_difference: between the sweep and one plain forward pass per cell, over a sample.
         plan: what was done.
     """
 
     clean: Float[np.ndarray, "metric example"]
+    before: Float[np.ndarray, "metric example"]
     values: Float[np.ndarray, "metric cell example"]
+    rounding: Float[np.ndarray, " metric"]
     largest_difference: float
     plan: Plan
 
     @property
     def effects(self) -> Float[np.ndarray, "metric cell example"]:
         """Value after the edit − value before."""
-        return self.values - self.clean[:, None]
+        return self.values - self.before[:, None]
 
 
 def sweep(
     model: Model,
     examples: Sequence[Example],
-    cells: Sequence[Sequence[Edit]],
+    cells: Sequence[Cell],
     metrics: Sequence[Metric],
     *,
     base: Sequence[Prompt] | None = None,
@@ -100,6 +117,7 @@ def sweep(
     engine: Engine = "auto",
     tolerance: float = 1e-4,
     seed: int = 0,
+    parts: Parts | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Sweep:
@@ -113,7 +131,8 @@ def sweep(
             (denoising runs the corrupted).
         batch_tokens: tokens in one forward pass.
         tolerance: of the audit, relative to the largest clean value or 1; times 100 in half precision.
-        on_plan: called with the plan before anything is run.
+        parts: where finished batches are kept and found again; they must be of this very sweep.
+        on_plan: called with the plan before the cells are run.
         progress: called with the number of (cell, example) pairs done.
 
     Raises:
@@ -121,50 +140,56 @@ def sweep(
             does not have, NaN in the output, or a sweep that is not what plain passes give.
     """
     prompts = _checked(model, examples, cells, metrics, base)
-    begins = np.array([min(edit.layer for edit in cell) for cell in cells])
-    groups = list(_groups(model, examples, begins, batch_tokens))
+    begins = [begin(model, cell, examples) for cell in cells]
+    groups = list(split(model, examples, begins, batch_tokens))
     plan = _plan(model, groups, begins, examples, batch_tokens)
-    if on_plan is not None:
-        on_plan(plan)
-
-    clean = np.full((len(metrics), len(examples)), np.nan)
+    clean, before = (np.full((len(metrics), len(examples)), np.nan) for _ in range(2))
     values = np.full((len(metrics), len(cells), len(examples)), np.nan)
+    largest_rounding = np.zeros(len(metrics))
     rng = np.random.default_rng([seed, 2])
     audited = [
         (int(rng.integers(len(cells))), int(rng.integers(len(examples)))) for _ in range(AUDITED)
     ]
-    references: dict[
-        int, Tensor
-    ] = {}  # clean logits of the audited examples: all would be too many
+    references: dict[int, Tensor] = {}  # of the audited examples: all would be too many
+    with edited(model, engine=engine):  # what a first pass sets up is no measure of the others
+        logits_at(
+            model,
+            torch.tensor([prompts[0].ids], device=model.device),
+            torch.tensor([[0]], device=model.device),
+        )
     for members in groups:
-        ours = [examples[i] for i in members]
-        ids = torch.tensor([prompts[i].ids for i in members], device=model.device)
-        where = torch.tensor([positions(example) for example in ours], device=model.device)
-        streams = Recording(Site("resid_pre", int(layer)) for layer in np.unique(begins))
-        with edited(model, recording=streams, engine=engine):
-            reference = logits_at(model, ids, where)
+        started = time.perf_counter()
+        group = kept_pass(model, examples, prompts, members, begins, engine)
+        if not np.isfinite(plan.seconds):
+            each = (time.perf_counter() - started) / (group.ids.numel() * model.n_layers)
+            plan = replace(plan, seconds=each * plan.work)
+            if on_plan is not None:
+                on_plan(plan)
+        reference = group.reference
         references |= {i: reference[members.index(i)] for _, i in audited if i in members}
         for m, metric in enumerate(metrics):
-            clean[m, members] = metric.measure(reference, reference, ours).double().cpu().numpy()
-        rows = _rows(model, ids.shape[1], where.shape[1], batch_tokens)
-        size = max(1, rows // len(members))
-        for layer in np.unique(begins).tolist():
-            at_layer = np.flatnonzero(begins == layer)
-            for start in range(0, len(at_layer), size):
-                chunk = at_layer[start : start + size]
-                logits = _run(
-                    model, ids, where, [cells[c] for c in chunk], members, layer, streams, engine
-                )
-                for m, metric in enumerate(metrics):
-                    measured = metric.measure(
-                        logits.flatten(0, 1),
-                        reference.repeat(len(chunk), 1, 1),
-                        ours * len(chunk),
-                    )
-                    block_values = measured.double().cpu().numpy().reshape(len(chunk), len(members))
-                    values[m][np.ix_(chunk, np.array(members))] = block_values
-                if progress is not None:
-                    progress(len(chunk) * len(members))
+            for into, logits in ((clean, reference), (before, group.before)):
+                measured = metric.measure(logits, reference, group.examples)
+                into[m, members] = measured.double().cpu().numpy()
+        rounding = _rounding(model, group, before[:, list(members)], metrics, begins, engine)
+        largest_rounding = np.maximum(largest_rounding, rounding)
+        for at, chunk in _batches(model, begins, group.examples, batch_tokens):
+            name = f"{members[0]}-{at[0]}-{at[1]}-{chunk[0]}"
+            found = (
+                None
+                if parts is None
+                else parts.load(name, (len(metrics), len(chunk), len(members)))
+            )
+            if found is None:
+                found = _measure(model, group, [cells[c] for c in chunk], at, metrics, engine)
+                if parts is not None:
+                    parts.save(name, found)
+            for m in range(len(metrics)):
+                unedited = before[m, list(members)]
+                real = np.abs(found[m] - unedited) > rounding[m]
+                values[m][np.ix_(chunk, members)] = np.where(real, found[m], unedited)
+            if progress is not None:
+                progress(len(chunk) * len(members))
     difference = _audit(
         model, examples, prompts, cells, metrics, values, audited, references, engine
     )
@@ -175,13 +200,13 @@ def sweep(
             f"the sweep differs from plain forward passes by {difference:.2g} on {model.architecture}, over "
             f"{allowed:.2g}: its layers do more than read the residual stream; please report it"
         )
-    return Sweep(clean, values, difference, plan)
+    return Sweep(clean, before, values, largest_rounding, difference, plan)
 
 
 def _checked(
     model: Model,
     examples: Sequence[Example],
-    cells: Sequence[Sequence[Edit]],
+    cells: Sequence[Cell],
     metrics: Sequence[Metric],
     base: Sequence[Prompt] | None,
 ) -> list[Prompt]:
@@ -192,8 +217,6 @@ def _checked(
         )
     for metric in metrics:
         metric.check(examples)
-    if not all(cells):
-        raise InterpError("a cell without edits: expected at least one in each")
     prompts = [example.prompt for example in examples] if base is None else list(base)
     for prompt, example in zip(prompts, examples, strict=True):
         if len(prompt.ids) != len(example.prompt.ids):
@@ -201,112 +224,99 @@ def _checked(
                 f"example {example.prompt.name}: the prompt that is run has {len(prompt.ids)} tokens, "
                 f"the clean one {len(example.prompt.ids)}"
             )
-    for cell in cells:
-        with edited(model, cell):
-            pass
+    check_cells(model, cells)
     return prompts
 
 
-def _groups(
-    model: Model, examples: Sequence[Example], begins: np.ndarray, batch_tokens: int
-) -> Iterator[list[int]]:
-    """Examples of one length and as many scored positions, few enough for memory."""
-    by_shape: dict[tuple[int, int], list[int]] = {}
-    for i, example in enumerate(examples):
-        by_shape.setdefault((len(example.prompt.ids), len(positions(example))), []).append(i)
-    for (length, scored), members in by_shape.items():
-        each = length * model.d_model * 4 * len(np.unique(begins))
-        rows = _rows(model, length, scored, batch_tokens)
-        size = int(max(1, min(rows, STREAM_BYTES // each)))
-        for start in range(0, len(members), size):
-            yield members[start : start + size]
+def _batches(
+    model: Model,
+    begins: Sequence[Begin],
+    examples: Sequence[Example],
+    batch_tokens: int,
+) -> Iterator[tuple[Begin, list[int]]]:
+    """Cells for one pass each: of one layer, from the last position on, as many as fit.
+
+    Cells that begin at different positions share a pass, from the earliest on, while it is small.
+    """
+    n, length, scored = len(examples), len(examples[0].prompt.ids), len(positions(examples[0]))
+    by_layer: dict[int, list[tuple[int, int]]] = {}
+    for cell, (layer, first) in enumerate(begins):
+        by_layer.setdefault(layer, []).append((-first, cell))
+    for layer, cells in sorted(by_layer.items()):
+        waiting: list[int] = []
+        begun = 0
+        for backwards, cell in sorted(cells):
+            first = -backwards
+            tokens = len(waiting) * n * (length - begun)
+            rows = rows_in_a_pass(model, length - first, scored, batch_tokens)
+            full = (len(waiting) + 1) * n > rows
+            if waiting and (full or (first != begun and tokens >= SMALL_PASS)):
+                yield (layer, begun), waiting
+                waiting = []
+            waiting, begun = [*waiting, cell], first
+        yield (layer, begun), waiting
 
 
-def _rows(model: Model, length: int, scored: int, batch_tokens: int) -> int:
-    """Rows of one forward pass: by tokens, and by the logits that it gives."""
-    logits = scored * model.vocab_size * 4
-    return int(max(1, min(batch_tokens // length, LOGIT_BYTES // logits)))
+def _measure(
+    model: Model,
+    group: Group,
+    cells: Sequence[Cell],
+    at: Begin,
+    metrics: Sequence[Metric],
+    engine: Engine,
+) -> Float[np.ndarray, "metric cell example"]:
+    logits = run_cells(model, group, cells, at, engine)
+    reference = group.reference.repeat(len(cells), 1, 1)
+    examples = group.examples * len(cells)
+    found = [metric.measure(logits.flatten(0, 1), reference, examples) for metric in metrics]
+    return torch.stack(found).double().cpu().numpy().reshape(len(metrics), len(cells), -1)
+
+
+def _rounding(
+    model: Model,
+    group: Group,
+    before: Float[np.ndarray, "metric example"],
+    metrics: Sequence[Metric],
+    begins: Sequence[Begin],
+    engine: Engine,
+) -> Float[np.ndarray, " metric"]:
+    """What rounding alone changes of each metric: passes of different shapes add up in another order.
+
+    Measured on two cells without an edit, and never less than a few units in the last place of the logits.
+    """
+    control = _measure(model, group, [(), ()], min(begins), metrics, engine)
+    measured = np.abs(control - before[:, None]).max((1, 2))
+    last_place = torch.finfo(model.dtype).eps * max(1.0, float(group.before.abs().max()))
+    return np.maximum(4 * measured, 8 * last_place)
 
 
 def _plan(
     model: Model,
-    groups: list[list[int]],
-    begins: np.ndarray,
+    groups: list[tuple[int, ...]],
+    begins: Sequence[Begin],
     examples: Sequence[Example],
     batch_tokens: int,
 ) -> Plan:
-    layers, counts = np.unique(begins, return_counts=True)
-    forwards, largest = 0, 0
+    forwards, kept, work, plain = 0, 0, 0, 0
     for members in groups:
-        example = examples[members[0]]
-        length, scored = len(example.prompt.ids), len(positions(example))
-        size = max(1, _rows(model, length, scored, batch_tokens) // len(members))
-        forwards += 1 + sum(-(-int(count) // size) for count in counts)
-        largest = max(largest, len(members) * length * model.d_model * 4 * len(layers))
-    run = int(((model.n_layers - layers) * counts).sum() + model.n_layers) * len(examples)
-    return Plan(
-        len(begins),
-        len(examples),
-        forwards,
-        run,
-        len(begins) * model.n_layers * len(examples),
-        largest,
-    )
-
-
-def _run(
-    model: Model,
-    ids: Tensor,
-    where: Tensor,
-    cells: Sequence[Sequence[Edit]],
-    members: list[int],
-    layer: int,
-    streams: Recording,
-    engine: Engine,
-) -> Float[Tensor, "cell example position d_vocab"]:
-    """Some cells that begin at one layer, on one group of examples."""
-    n = len(members)
-    prompts = torch.tensor(members, device=ids.device)
-    stream = streams[Site("resid_pre", layer)].repeat(len(cells), 1, 1)
-    placed = [
-        Placed(edit, slice(c * n, (c + 1) * n), prompts)
-        for c, cell in enumerate(cells)
-        for edit in cell
-    ]
-    # First the stream, then the cell's own edits on it.
-    start = Placed(Replace(Site("resid_pre", layer), stream, "clean run"))
-    with started_at(model, layer), edited(model, [start, *placed], engine=engine):
-        logits = logits_at(model, ids.repeat(len(cells), 1), where.repeat(len(cells), 1))
-    return logits.unflatten(0, (len(cells), n))
-
-
-@contextmanager
-def started_at(model: Model, layer: int) -> Iterator[None]:
-    """Skip the blocks before ``layer``: they hand on what they are given."""
-    kinds = output_kinds(model)
-    skipped = [block(model, before) for before in range(layer)]
-    try:
-        for module, length in zip(skipped, kinds, strict=False):
-            module.forward = _hand_on(length)
-        yield
-    finally:
-        for module in skipped:
-            module.__dict__.pop("forward", None)
-
-
-@lru_cache(maxsize=64)
-def _hand_on(length: int) -> Callable[..., object]:
-    def forward(hidden_states: Tensor, *_: object, **__: object) -> object:
-        return hidden_states if not length else (hidden_states, *[None] * (length - 1))
-
-    return forward
+        ours = [examples[i] for i in members]
+        n, length = len(ours), len(ours[0].prompt.ids)
+        layer, first = min(begins)
+        forwards, work = forwards + 2, work + n * model.n_layers * length
+        work += 2 * n * (model.n_layers - layer) * (length - first)  # what rounding does
+        for (layer, first), cells in _batches(model, begins, ours, batch_tokens):
+            forwards += 1
+            work += len(cells) * n * (model.n_layers - layer) * (length - first)
+        plain += len(begins) * n * model.n_layers * length
+        kept = max(kept, n * kept_bytes(model, length, begins))
+    return Plan(len(begins), len(examples), forwards, work, plain, kept)
 
 
 def _audit(
     model: Model,
     examples: Sequence[Example],
     prompts: Sequence[Prompt],
-    cells: Sequence[Sequence[Edit]],
+    cells: Sequence[Cell],
     metrics: Sequence[Metric],
     values: np.ndarray,
     audited: Sequence[tuple[int, int]],

@@ -149,31 +149,58 @@ TRAINING = pa.DataFrameSchema(
     name="training",
 )
 
+
+def _perhaps(description: str) -> pa.Column:
+    """A column of numbers that not every table has, and that may be undefined."""
+    return pa.Column(float, required=False, nullable=True, description=description)
+
+
 _EDITED = {
     "model": KEYS["model"],
+    "site": pa.Column(str, required=False, description="kind of activation: see interp/sites.py"),
+    "unit": pa.Column(str, required=False, description="what head counts: head, kv_head, or layer"),
     "layer": KEYS["layer"],
-    "head": KEYS["head"],
-    "task": pa.Column(str, description="what the model was to do: see interp/tasks.py"),
-    "edit": pa.Column(str, description="what was done to the head's z, and with what"),
+    "head": pa.Column(int, pa.Check.ge(0), required=False, description="head of that unit, from 0"),
+    "place": pa.Column(str, required=False, description="named place, or position, in the prompt"),
+    "receiver": pa.Column(str, required=False, description="where a path ends: q of 1.3, logits"),
+    "task": pa.Column(
+        str, description="what the model was to do: see interp/tasks.py, sentences.py"
+    ),
+    "edit": pa.Column(str, description="what was done there, and with what"),
     "metric": pa.Column(str, description="what was measured, see interp/metrics.py"),
 }
+EFFECT_KEYS = tuple(_EDITED)
+
+
+def _one_row_each(*more: str) -> pa.Check:
+    """No two rows of the same thing; which of its columns a table has differs."""
+    keys = [*_EDITED, *more]
+    return pa.Check(
+        lambda table: not table.duplicated([key for key in keys if key in table]).any(),
+        error=f"two rows agree in all of {', '.join(keys)}",
+    )
+
 
 EFFECTS_PER_PROMPT = pa.DataFrameSchema(
     _EDITED
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
         "template": pa.Column(str, description="prompts of one template are dependent"),
+        "position": pa.Column(int, required=False, description="of the place in this prompt"),
         "effect": pa.Column(float, description="metric after the edit − before"),
         "baseline": pa.Column(float, description="metric before the edit"),
+        "clean": pa.Column(float, required=False, description="metric of the clean prompt"),
+        "corrupted": pa.Column(float, required=False, description="metric of the corrupted prompt"),
     },
     strict=True,
-    unique=["model", "layer", "head", "edit", "metric", "prompt"],
+    checks=_one_row_each("prompt"),
     name="effects_per_prompt",
 )
 
 EFFECTS = pa.DataFrameSchema(
     _EDITED
     | {
+        "position": pa.Column(float, required=False, description="of the place, mean over prompts"),
         "effect": pa.Column(
             float, description="metric after the edit − before, mean over templates"
         ),
@@ -181,16 +208,92 @@ EFFECTS = pa.DataFrameSchema(
         "ci_high": pa.Column(
             float, nullable=True, description="bootstrap over templates, high end"
         ),
+        "normalised": _perhaps("0: as the corrupted prompt, 1: as the clean one"),
+        "normalised_low": _perhaps("bootstrap over templates"),
+        "normalised_high": _perhaps("bootstrap over templates"),
         "baseline": pa.Column(float, description="metric before the edit, mean over templates"),
+        "clean": pa.Column(float, required=False, description="metric of the clean prompts, mean"),
+        "corrupted": pa.Column(float, required=False, description="of the corrupted prompts, mean"),
         "p": _share("effect not 0: two-sided sign flips over templates"),
-        "q": _share("p with false discoveries over all heads held"),
+        "q": _share("p with false discoveries over all rows held"),
         "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
         "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
     },
     strict=True,
     ordered=True,
-    unique=["model", "layer", "head", "edit", "metric"],
+    checks=_one_row_each(),
     name="effects",
+)
+
+_SCORE = pa.Column(
+    float, pa.Check.in_range(-1.001, 1.001), nullable=True, description="see interp/composition.py"
+)
+
+COPYING = pa.DataFrameSchema(
+    {
+        "model": KEYS["model"],
+        "layer": KEYS["layer"],
+        "head": KEYS["head"],
+        "copying_ov": _SCORE,
+        "ov_baseline": pa.Column(float, description="the same of random heads, mean"),
+        "ov_sd": pa.Column(float, description="and its standard deviation over them"),
+        "copying_full": _SCORE,
+        "full_baseline": pa.Column(
+            float, description="random heads, the model's W_E and W_U; mean"
+        ),
+        "full_sd": pa.Column(float, description="and its standard deviation over them"),
+        "n_random": pa.Column(int, pa.Check.ge(2), description="random heads"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "layer", "head"],
+    name="copying",
+)
+
+_KIND = pa.Column(str, pa.Check.isin(["q", "k", "v"]), description="what head 2 does with it")
+_ENDS = {
+    f"{end}_{unit}": pa.Column(int, pa.Check.ge(0), description=f"{unit} of the {which} head")
+    for end, which in (("sender", "earlier"), ("receiver", "later"))
+    for unit in ("layer", "head")
+}
+
+COMPOSITION = pa.DataFrameSchema(
+    {"model": KEYS["model"]}
+    | _ENDS
+    | {
+        "kind": _KIND,
+        "composition": _share("|W_OV X| / |W_OV| |X|; undefined where a head's weights are 0"),
+        "baseline": _share("the same of random factors, mean; about 1 / sqrt(d_model)"),
+        "baseline_sd": pa.Column(float, pa.Check.ge(0), description="its standard deviation"),
+        "percentile": _share("of the other pairs of this kind, the share below"),
+        "layers_percentile": _share("of the other pairs of this kind and these layers"),
+        "named": pa.Column(bool, description="whether the pair was asked about"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", *_ENDS, "kind"],
+    name="composition",
+)
+
+NAMED_PAIRS = pa.DataFrameSchema(
+    {
+        "model": KEYS["model"],
+        "kind": _KIND,
+        "composition": _share("mean over the named pairs"),
+        "others": _share("mean over the other pairs of the same layers"),
+        "null_low": _share("interval of the mean under relabelled heads, low end"),
+        "null_high": _share("interval of the mean under relabelled heads, high end"),
+        "baseline": _share("random factors, mean"),
+        "p": _share("share of relabellings with a mean as large"),
+        "n_pairs": pa.Column(int, pa.Check.ge(0), description="named pairs"),
+        "n_others": pa.Column(int, pa.Check.ge(0), description="other pairs of the same layers"),
+        "n_relabellings": pa.Column(int, pa.Check.ge(0), description="gone through, or drawn"),
+        "exact": pa.Column(bool, description="whether these are all there are"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "kind"],
+    name="named_pairs",
 )
 
 SCHEMAS = {
@@ -204,6 +307,9 @@ SCHEMAS = {
         TRAINING,
         EFFECTS_PER_PROMPT,
         EFFECTS,
+        COPYING,
+        COMPOSITION,
+        NAMED_PAIRS,
     )
 }
 
@@ -247,6 +353,8 @@ def read(path: Path) -> pd.DataFrame:
         raise InterpError(f"{path} is no table: {error}") from error
     schema = schema_of(table)
     for name, column in schema.columns.items():
+        if name not in table:
+            continue
         if str(column.dtype) == "Int64":
             table[name] = table[name].astype("Int64")
         elif column.dtype is not None and str(column.dtype).startswith("float"):
@@ -258,7 +366,8 @@ def schema_of(table: pd.DataFrame | pd.Index) -> pa.DataFrameSchema:
     """The contract a table falls under, by its columns."""
     columns = set(table.columns if isinstance(table, pd.DataFrame) else table)
     for schema in SCHEMAS.values():
-        if columns == set(schema.columns):
+        needed = {name for name, column in schema.columns.items() if column.required}
+        if needed <= columns <= set(schema.columns):
             return schema
     raise InterpError(f"no table of ours has the columns {sorted(columns)}")
 
@@ -331,18 +440,35 @@ def _most_frequent(positions: pd.Series) -> float:
 def summarise_effects(
     per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
-    """Mean effect of each head with interval and tests over templates, the largest in size first.
+    """Mean effect of each edit with interval and tests over templates, the largest in size first.
 
-    Prompts of one template are dependent, so each template's mean is one observation.
+    Prompts of one template are dependent, so each template's mean is one observation. Where the table
+    holds the clean and the corrupted value, the normalised effect is a ratio of means over templates:
+    (after the edit − corrupted) / (clean − corrupted); undefined where the interval of
+    clean − corrupted holds 0, for then nothing is there to be restored or lost.
     """
-    keys = ["model", "layer", "head", "task", "edit", "metric"]
-    by_template = per_prompt.groupby([*keys, "template"])[["effect", "baseline"]].mean()
+    keys = [key for key in EFFECT_KEYS if key in per_prompt]
+    measured = [
+        name
+        for name in ("position", "effect", "baseline", "clean", "corrupted")
+        if name in per_prompt
+    ]
+    by_template = per_prompt.groupby([*keys, "template"])[measured].mean()
     effects = by_template["effect"].unstack("template")
     table = by_template.groupby(keys).mean().reindex(effects.index)
     values = effects.to_numpy().T
     table["ci_low"], table["ci_high"] = stats.bootstrap_interval(
         values, confidence=confidence, seed=seed
     )
+    if "clean" in per_prompt:
+        clean, corrupted, before = (
+            by_template[name].unstack("template").to_numpy().T
+            for name in ("clean", "corrupted", "baseline")
+        )
+        ratio, low, high = stats.ratio_interval(
+            before + values - corrupted, clean - corrupted, confidence=confidence, seed=seed
+        )
+        table["normalised"], table["normalised_low"], table["normalised_high"] = ratio, low, high
     above, below = (stats.sign_flip_p(sign * values, seed=seed) for sign in (1, -1))
     table["p"] = np.minimum(1, 2 * np.minimum(above, below))
     table["q"] = stats.false_discovery_q(table["p"].to_numpy())
@@ -350,4 +476,5 @@ def summarise_effects(
     table["n_prompts"] = per_prompt.groupby(keys)["prompt"].count()
     table = table.reset_index()
     order = table["effect"].abs().sort_values(ascending=False, kind="stable").index
-    return EFFECTS.validate(table.loc[order, list(EFFECTS.columns)].reset_index(drop=True))
+    columns = [name for name in EFFECTS.columns if name in table]
+    return EFFECTS.validate(table.loc[order, columns].reset_index(drop=True))

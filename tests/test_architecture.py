@@ -27,8 +27,11 @@ LINE = (
     ["scores", "sink_rate", "reading", "formation"],
     ["config", "runs"],
     ["sites", "edits"],  # touching what passes the door
+    ["norms", "weights", "named_pairs", "composition"],  # what the weights say
     ["world", "training"],  # the little world, and the default model that is trained on it
-    ["tasks", "metrics", "sweep", "ablation"],  # does it matter?
+    ["tasks", "pronoun_frames", "sentences", "years"],  # prompts with an answer
+    ["metrics", "parts", "passes", "sweep"],  # many edits at once
+    ["effects", "ablation", "patching", "paths", "gradients"],  # does it matter?
 )
 PLACE = {name: place for place, name in enumerate(name for room in LINE for name in room)}
 

@@ -16,6 +16,7 @@ from experiments.compose import CONFIGS, compose
 from experiments.keys import default_kinds, groups, keys_of
 from interp import strict_yaml
 from interp.config import (
+    FindCompositionConfig,
     FindHeadsConfig,
     FindInductionConfig,
     FindPreviousTokenConfig,
@@ -34,6 +35,7 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
     "find_previous_token": FindPreviousTokenConfig,
     "find_induction": FindInductionConfig,
     "find_heads": FindHeadsConfig,
+    "find_composition": FindCompositionConfig,
     "read_attention": ReadAttentionConfig,
 }
 NEEDED = {"read_attention": ["prompt=a b", "layer=1", "head=2"]}

@@ -7,10 +7,12 @@ import torch
 from interp.edits import Cut, Replace, edited
 from interp.forward import logits_at
 from interp.metrics import METRICS
+from interp.model import load_model
 from interp.prompts import python_docs, text_prompts
-from interp.sites import Site
+from interp.sentences import indirect_objects
+from interp.sites import Site, adders
 from interp.sweep import sweep
-from interp.tasks import Example, copying, indirect_objects
+from interp.tasks import Example, copying
 
 pytestmark = pytest.mark.smollm2
 INDUCTION = [(18, 6), (17, 3), (18, 7)]
@@ -111,3 +113,14 @@ def test_ablation_equals_transformerlens(model):
     with edited(model, zeroed([(23, 3)])):
         ours = logits_at(model, ids, torch.tensor([[ids.shape[1] - 1]]))[:, 0]
     torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_parts_of_a_block_are_told_apart_in_narrow_numbers(model, dtype):
+    """Massive activations swallow what is added: any two parts seem to add up there."""
+    narrow = load_model(model.name, dtype=dtype)
+    for layer in (0, 1, 15, 29):
+        found = adders(narrow, layer)
+        module = narrow.hf_model.model.layers[layer]
+        assert (found.attention, found.mlp) == (module.self_attn, module.mlp)
+        assert found.sequential

@@ -7,13 +7,16 @@ import pytest
 import torch
 
 from interp.edits import Cut, Recording, Replace, edited
+from interp.effects import recorded
 from interp.errors import InterpError
 from interp.forward import logits_at
-from interp.metrics import METRICS, normalised
+from interp.metrics import METRICS, normalised, positions
 from interp.model import load_model
+from interp.parts import Parts
+from interp.passes import started_at
 from interp.prompts import Prompt
 from interp.sites import Site
-from interp.sweep import started_at, sweep
+from interp.sweep import sweep
 from interp.tasks import Example, Task
 from tests.families import BYPASSING, CONFIGS, N_HEADS, N_LAYERS, tiny_model
 
@@ -37,7 +40,7 @@ def tiny(family, **changes):
 
 def plain(model, example, edits, metric=DIFFERENCE):
     ids = torch.tensor([example.prompt.ids])
-    where = torch.tensor([[len(example.prompt.ids) - 1]])
+    where = torch.tensor([positions(example)])
     with edited(model, []):
         clean = logits_at(model, ids, where)
     with edited(model, edits):
@@ -110,7 +113,8 @@ def test_denoising_runs_the_corrupted_and_measures_the_clean():
         cells.append([Replace(Site("resid_pre", layer), stream, "clean")])
     found = sweep(model, [example], cells, [DIFFERENCE], base=[corrupted])
     right = sweep(model, [example], cells[:1], [DIFFERENCE]).clean[0]
-    shares = normalised(found.values[0], right, found.clean[0])
+    np.testing.assert_allclose(found.clean[0], right, atol=1e-5)
+    shares = normalised(found.values[0], right, found.before[0])
     np.testing.assert_allclose(shares, 1, atol=1e-4)
 
 
@@ -187,8 +191,95 @@ def test_the_plan_says_what_will_be_done():
     (plan,) = said
     assert plan == found.plan
     assert (plan.n_cells, plan.n_examples) == (12, 5)
-    assert plan.plain_layers == 12 * 3 * 5 and plan.layers == (4 * (3 + 2 + 1) + 3) * 5
-    assert "12 cells × 5 examples" in str(plan)
+    tokens = sum(len(example.prompt.ids) for example in EXAMPLES)
+    # Four heads from each layer on, the clean pass, and two unedited cells to see what rounding does.
+    assert plan.plain_work == 12 * 3 * tokens
+    assert plan.work == (4 * (3 + 2 + 1) + 3 + 2 * 3) * tokens
+    assert plan.n_forwards == 2 * (2 + 3)  # two lengths; these two, and one for each layer
+    assert 0 < plan.seconds < 60
+    assert "12 cells × 5 examples in 10 forward passes, 92% of the work" in str(plan)
+
+
+def at_positions(n_tokens):
+    """Every kind of site, at one or two positions, and cells that must begin at the first."""
+    return [
+        [Replace.zero(Site("z", 1, (2,), (n_tokens - 1,)))],
+        [Replace.zero(Site("z", 0, (1,), (3, 5)))],
+        [Replace.zero(Site("q", 1, None, (4,))), Replace.zero(Site("mlp_out", 2, None, (6,)))],
+        [Replace.zero(Site("k", 1, (0,), (4,)))],
+        [Replace.zero(Site("v", 0, (0,), (2,)))],
+        [Replace.zero(Site("resid_pre", 2, None, (5,)))],
+        [Replace.zero(Site("resid_post", 0, None, (3,)))],
+        [Replace.zero(Site("z", 2, (2,), (4,))), Cut(2, (0,), (5,))],
+    ]
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_a_cell_at_a_position_begins_there_and_is_one_plain_pass(family):
+    model = tiny(family)
+    same = [e for e in EXAMPLES if len(e.prompt.ids) == 9]
+    cells = at_positions(9)
+    found = sweep(model, same, cells, [DIFFERENCE])
+    expected = [[plain(model, e, cell) for e in same] for cell in cells]
+    np.testing.assert_allclose(found.values[0], expected, atol=1e-4)
+    # From each layer on, (cells × layers left × positions left); the clean pass; what rounding does.
+    assert found.plan.work == 3 * (3 * 3 * 7 + 3 * 2 * 5 + 2 * 1 * 9 + 3 * 9 + 2 * 3 * 7)
+    single = sweep(model, same, cells[:1], [DIFFERENCE])
+    assert single.plan.work == 3 * (2 * 1 + 3 * 9 + 2 * 2 * 1)  # the last position of two layers
+
+
+def test_where_nothing_changes_the_effect_is_exactly_0():
+    """C55, also where a cell begins at a later position, and whatever else is in its pass."""
+    model = tiny("qwen3")
+    same = [e for e in EXAMPLES if len(e.prompt.ids) == 9]
+    sites = [Site("resid_pre", layer, None, (p,)) for layer in range(N_LAYERS) for p in (3, 8)]
+    sites += [Site("z", layer, (1,), (p,)) for layer in range(N_LAYERS) for p in (0, 5)]
+    own = recorded(model, [e.prompt for e in same], sites)
+    cells = [[Replace(site, own[site], "own")] for site in sites]
+    for batch_tokens in (20, 4096):
+        found = sweep(model, same, cells, [DIFFERENCE], batch_tokens=batch_tokens)
+        assert np.abs(found.effects).max() == 0
+        assert 0 < found.rounding[0] < 1e-4
+
+
+def test_what_the_metric_reads_before_the_edit_is_as_it_was():
+    model = tiny("llama")
+    prompt = EXAMPLES[0].prompt
+    early = Example(prompt, scored=(2, 3, 8))
+    late = Replace.zero(Site("z", 0, None, (6,)))
+    found = sweep(model, [early], [[late]], [METRICS["loss"]])
+    assert found.effects[0, 0, 0] == pytest.approx(
+        plain(model, early, [late], METRICS["loss"]) - found.clean[0, 0], abs=1e-5
+    )
+
+
+def test_a_stopped_sweep_goes_on(tmp_path):
+    """What was measured is not measured again, and the end is the same, bit by bit."""
+    model = tiny("llama")
+    whole = sweep(model, EXAMPLES, HEADS, [DIFFERENCE], batch_tokens=30)
+    done = []
+
+    def stop(n):
+        done.append(n)
+        if len(done) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        parts = Parts(tmp_path / "parts", ["this"])
+        sweep(model, EXAMPLES, HEADS, [DIFFERENCE], batch_tokens=30, parts=parts, progress=stop)
+    files = sorted((tmp_path / "parts").iterdir())
+    assert len(files) == 4
+    files[0].write_bytes(files[0].read_bytes()[:50])  # a half-written piece
+    damaged = bytearray(files[1].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    files[1].write_bytes(damaged)
+    again = Parts(tmp_path / "parts", ["this"])
+    found = sweep(model, EXAMPLES, HEADS, [DIFFERENCE], batch_tokens=30, parts=again)
+    assert again.n_loaded == 2
+    assert np.array_equal(found.values, whole.values)
+    other = Parts(tmp_path / "parts", ["that"])
+    with pytest.raises(InterpError, match="of another measurement"):
+        sweep(model, EXAMPLES, HEADS, [DIFFERENCE], batch_tokens=30, parts=other)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

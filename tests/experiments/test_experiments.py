@@ -31,6 +31,7 @@ from experiments.listing import experiments as listed
 from interp import strict_yaml, tables
 from interp.attention import implementation
 from interp.model import load_model
+from interp.named_pairs import named_against_others
 from interp.prompts import repeated_random_prompts
 from interp.roles import ROLES
 
@@ -104,6 +105,18 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
     "ablate_heads": (
         ["task.n_prompts=4", "task.period=7", "ablation=resample"],
         {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+        [],
+    ),
+    "find_composition": (
+        ["prompts.periods=[9]", "prompts.n_prompts=3", "least_mass=0", "n_random=5", "top=3"],
+        {
+            "table.csv",
+            "copying.csv",
+            "heads.csv",
+            "tests.csv",
+            "composition.png",
+            "composition.pdf",
+        },
         [],
     ),
     "read_attention": (
@@ -339,6 +352,27 @@ def test_heads_forming_from_the_first_step(here):
     assert losses.tokens.tolist() == ["fresh", "repeat"]
     assert losses.loss.between(6, 14).all()  # untrained: at best log 773 = 6.65
     assert strict((run.folder / "manifest.json").read_text())["status"] == "done"
+
+
+def test_the_pairs_of_find_composition_are_those_of_its_named_heads(done):
+    """Named by heads.csv, first in table.csv's K rows, tested in tests.csv, printed."""
+    run = done("find_composition")
+    heads, pairs, tests = (
+        tables.read(run.folder / f"{name}.csv") for name in ("heads", "table", "tests")
+    )
+    ends = {
+        role: [*zip(rows.layer, rows["head"], strict=True)][: 2 if role == "previous_token" else 3]
+        for role, rows in heads.groupby("role")
+    }
+    wanted = {(*a, *b) for a in ends["previous_token"] for b in ends["induction"] if a[0] < b[0]}
+    named = pairs[pairs.named]
+    assert set(map(tuple, named.iloc[:, 1:5].to_numpy().tolist())) == wanted and wanted
+    assert len(pairs) == 3 * 3 * 4**2 and (named.kind.value_counts() == len(wanted)).all()
+    pd.testing.assert_frame_equal(named_against_others(pairs, group_size=2), tests)
+    manifest = strict((run.folder / "manifest.json").read_text())
+    assert manifest["named"] == {role: [*map(list, some)] for role, some in ends.items()}
+    for layer, head in ends["induction"]:
+        assert f"{layer}.{head} (mass " in run.out
 
 
 def test_a_role_of_ones_own_from_a_file(place, here):

@@ -1,0 +1,151 @@
+"""What the experiments that intervene share: task, measuring, table and figure, going on after a stop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from experiments.launch import progress
+from experiments.scoring import draw, load
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from interp.config import EffectConfig
+    from interp.model import Model
+    from interp.runs import RunFolder
+    from interp.sweep import Plan
+    from interp.tasks import Task
+
+Measuring = Callable[..., "tuple[pd.DataFrame, float]"]
+"""(model, task, **options of interp.effects.Options) → (a row a cell and prompt, largest difference)."""
+
+
+def measure(
+    config: EffectConfig,
+    folder: RunFolder,
+    measuring: Measuring,
+    figure: Callable[[pd.DataFrame], Figure],
+    what: str,
+) -> None:
+    """Load, measure, save, say, draw.
+
+    Args:
+        measuring: what is done to the model.
+        figure: draws the saved summary.
+        what: the edits in words, for the line above the printed table.
+    """
+    from interp import tables
+
+    model = load(config, folder)
+    task = make_task(config, model)
+    record_task(task, folder)
+    per_prompt, difference = swept(config, folder, model, task, measuring)
+    folder.record(largest_difference_from_plain_passes=difference)
+    summary = tables.summarise_effects(per_prompt, confidence=config.confidence, seed=config.seed)
+    folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
+    folder.write("table.csv", lambda path: tables.write(summary, path))
+    say(config, summary, what)
+    sys.stdout.flush()
+    draw(folder, "effects", figure(tables.read(folder.path("table.csv"))))
+    folder.remove("parts")
+
+
+def swept(
+    config: EffectConfig,
+    folder: RunFolder,
+    model: Model,
+    task: Task,
+    measuring: Measuring,
+    part: str = "",
+) -> tuple[pd.DataFrame, float]:
+    """Measure under a progress bar; what is finished is kept, and found again by the same command."""
+    from interp.parts import Parts
+
+    kept = Parts(
+        folder.path("parts") / part,
+        [part, model.weight_hash, config.model_dump_json(exclude={"out", "overwrite"}), repr(task)],
+    )
+    with progress(None, "cells × prompts") as bar:
+
+        def on_plan(plan: Plan) -> None:
+            folder.log.info("%s", plan)
+            bar.expect(plan.n_cells * len(task.examples))
+
+        found = measuring(
+            model,
+            task,
+            batch_tokens=config.batch_tokens,
+            engine=config.engine,
+            seed=config.seed,
+            parts=kept,
+            on_plan=on_plan,
+            progress=bar,
+        )
+    if kept.n_loaded:
+        folder.log.info("%d finished parts were taken over", kept.n_loaded)
+    return found
+
+
+def record_task(task: Task, folder: RunFolder) -> None:
+    """What was asked of the model, for the manifest."""
+    folder.record(
+        task={
+            "name": task.name,
+            "n_examples": len(task.examples),
+            "n_templates": len({example.template for example in task.examples}),
+            "dropped": dict(task.dropped),
+        }
+    )
+
+
+def say(config: EffectConfig, summary: pd.DataFrame, what: str) -> None:
+    """Print the largest effects, and what a reader must know beside."""
+    from interp import stats, tables
+
+    one = summary.iloc[0]
+    ends = ""
+    if "clean" in summary:
+        ends = f"; clean {one.clean:.3f}, corrupted {one.corrupted:.3f}"
+    print(
+        f"{one.task}, {what}: effect on {one.metric} (before: {one.baseline:.3f}{ends}; "
+        f"{one.n_prompts} prompts of {one.n_templates} templates), largest of {len(summary)}"
+    )
+    said = ["site", "unit", "position", "baseline", "clean", "corrupted"]
+    counts = ["n_templates", "n_prompts"]
+    print(tables.as_text(summary.head(config.top).drop(columns=[*said, *counts], errors="ignore")))
+    if "normalised" in summary and summary.normalised.isna().all():
+        print(
+            "normalised effects are undefined: clean and corrupted prompts do not differ reliably"
+        )
+    smallest = min(1.0, 2 * stats.smallest_p(int(one.n_templates)))
+    if smallest > 0.05 / len(summary):
+        print(
+            f"note: with {one.n_templates} templates no p is below {smallest:.2g}; over {len(summary)} rows "
+            f"a single one can reach q < 0.05 only below {0.05 / len(summary):.2g}: take more prompts"
+        )
+
+
+def make_task(config: EffectConfig, model: Model) -> Task:
+    """Prompts with answers, by the section ``task`` of a config."""
+    from interp import sentences, tasks, years
+
+    asked, bos, seed = config.task, config.bos, config.seed
+    n = asked.n_prompts
+    match asked.kind:
+        case "copying":
+            return tasks.copying(model, n_prompts=n, period=asked.period, bos=bos, seed=seed)
+        case "indirect_objects":
+            return sentences.indirect_objects(
+                model, n_prompts=n, corruption=asked.corruption, bos=bos, seed=seed
+            )
+        case "greater_than":
+            return years.greater_than(model, n_prompts=n, bos=bos, seed=seed)
+        case "pronouns":
+            return sentences.pronouns(
+                model, n_prompts=n, question_only=asked.question_only, bos=bos, seed=seed
+            )
+        case "little_world":
+            return tasks.little_world(model, kind=asked.story, n_prompts=n, bos=bos, seed=seed)

@@ -1,0 +1,38 @@
+"""What carries the answer? Activations of one prompt patched into the run of another, one place at a time.
+
+Denoising puts the clean prompt's activations into the corrupted run and asks what is enough to bring the
+answer back; noising puts the corrupted prompt's into the clean run and asks what is needed to keep it.
+Layer × head, layer × head × position, or layer × position of the residual stream. Exact.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from experiments.effects import measure
+from experiments.launch import launch
+from interp.config import PatchHeadsConfig as Config
+from interp.runs import RunFolder
+
+RESUMES = True
+
+
+def run(config: Config, folder: RunFolder) -> None:
+    """Patch, save, say, draw."""
+    from interp import figures
+    from interp.patching import patch
+
+    measuring = partial(
+        patch,
+        site=config.site,
+        positions=config.positions,
+        direction=config.direction,
+        metric=config.metric,
+    )
+    where = "" if config.positions == "together" else " at each position"
+    measure(config, folder, measuring, figures.effects, f"{config.direction} {config.site}{where}")
+
+
+if __name__ == "__main__":
+    sys.exit(launch("patch_heads"))

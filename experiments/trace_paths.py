@@ -1,0 +1,36 @@
+"""Who tells whom? The path from each head to the logits, or to the query, key or value of later heads.
+
+Path patching: only the sender's output is that of the corrupted prompt, all other heads are held at the
+clean prompt's, and what this alone makes of the receiver's input is put into a clean run. Exact.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from experiments.effects import measure
+from experiments.launch import launch
+from interp.config import TracePathsConfig as Config
+from interp.runs import RunFolder
+
+RESUMES = True
+
+
+def run(config: Config, folder: RunFolder) -> None:
+    """Trace, save, say, draw."""
+    from interp import figures
+    from interp.paths import Receiver, trace_paths
+
+    inputs = [Receiver.parsed(text) for text in config.receivers if text != "logits"]
+    measuring = partial(
+        trace_paths,
+        receivers=inputs or "logits",
+        metric=config.metric,
+        together=config.together,
+    )
+    measure(config, folder, measuring, figures.effects, f"paths to {', '.join(config.receivers)}")
+
+
+if __name__ == "__main__":
+    sys.exit(launch("trace_paths"))
