@@ -18,11 +18,14 @@ from collections.abc import Sequence
 from typing import Literal, Unpack
 
 import pandas as pd
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from interp.edits import Replace
 from interp.effects import NamedCell, Options, effects_of, recorded
 from interp.errors import InterpError
+from interp.kernels import Engine
 from interp.model import Model
 from interp.prompts import Prompt
 from interp.sites import Site
@@ -55,30 +58,31 @@ def ablate_heads(
         raise InterpError(f"how={how!r}: expected zero, mean or resample")
 
     def cells(examples: Sequence[Example]) -> list[NamedCell]:
-        values: dict[Site, Tensor] = {}
-        origin: str = how
-        if how != "zero":
-            donors, origin = _donors(examples, how)
-            sites = [Site("z", layer) for layer in range(model.n_layers)]
-            values = recorded(model, donors, sites, options.get("engine", "auto"))
-            if how == "mean":
-                values = {site: z.mean(0, keepdim=True) for site, z in values.items()}
+        new, origin = new_outputs(model, examples, how, options.get("engine", "auto"))
         return [
             (
                 {"layer": layer, "head": head},
-                [
-                    Replace(
-                        Site("z", layer, (head,)),
-                        values[Site("z", layer)][:, head : head + 1] if values else 0.0,
-                        origin,
-                    )
-                ],
+                [Replace(Site("z", layer, (head,)), z[:, head : head + 1], origin)],
             )
-            for layer in range(model.n_layers)
+            for layer, z in enumerate(new)
             for head in range(model.n_heads)
         ]
 
     return effects_of(model, task, cells, edit=how, metric=metric, **options)
+
+
+def new_outputs(
+    model: Model, examples: Sequence[Example], how: How, engine: Engine = "auto"
+) -> tuple[list[Float[Tensor, "example head pos d_value"]], str]:
+    """What z of each layer becomes (an axis may be 1 where all are alike), and where it is from."""
+    if how == "zero":
+        return [torch.zeros(1, model.n_heads, 1, 1, device=model.device)] * model.n_layers, "zero"
+    donors, origin = _donors(examples, how)
+    sites = [Site("z", layer) for layer in range(model.n_layers)]
+    values = recorded(model, donors, sites, engine)
+    if how == "mean":
+        values = {site: z.mean(0, keepdim=True) for site, z in values.items()}
+    return [values[site] for site in sites], origin
 
 
 def _donors(examples: Sequence[Example], how: How) -> tuple[list[Prompt], str]:

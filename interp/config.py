@@ -15,6 +15,7 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,6 +25,8 @@ from pydantic import (
     model_validator,
 )
 
+from interp.errors import InterpError
+from interp.head_sets import SHARES, Head, check_classes, classes_in, heads_in
 from interp.roles import ROLES, check_names
 
 
@@ -262,6 +265,52 @@ class FindSinksConfig(ScoreConfig):
         description="Also the sink rate of Gu et al.; null: not computed.",
         examples=["{}", "{epsilon:0.3,tokens:64}"],
     )
+
+
+class KnockOutSinksConfig(RunConfig):
+    """The attention sink taken away, in five ways, on plain text."""
+
+    prompts: Prompts = Field(
+        default=Text(),
+        description="Where the prompts come from.",
+        examples=["repeated_random", "given"],
+    )
+    knock_outs: Annotated[
+        tuple[Literal["mask", "zero_weight", "zero_value", "mean_value", "to_current"], ...], Listed
+    ] = Field(
+        default=("mask", "zero_weight", "zero_value", "mean_value", "to_current"),
+        min_length=1,
+        description="How: mask hides the keys and renormalises; zero_weight takes their weight out; zero_value "
+        "and mean_value change what is found there; to_current sends the weight to the query's own position.",
+        examples=["[mask]"],
+    )
+    first_keys: Annotated[tuple[PositiveInt, ...], Listed] = Field(
+        default=(1, 2, 4),
+        min_length=1,
+        description="How many of the first keys are taken away, each number in turn.",
+        examples=["[1,4,16]"],
+    )
+    by_layer: bool = Field(
+        default=False, description="Also knock out in each layer alone; takes many more passes."
+    )
+    n_random: int = Field(
+        default=2,
+        ge=0,
+        description="The control: as many keys drawn at random, so many times; 0: no control.",
+    )
+    confidence: float = Field(
+        default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
+    )
+    batch_tokens: PositiveInt = Field(
+        default=4096, description="Tokens in one forward pass: lower it if memory is short."
+    )
+
+    @model_validator(mode="after")
+    def _each_there_once(self) -> KnockOutSinksConfig:
+        for key, given in (("knock_outs", self.knock_outs), ("first_keys", self.first_keys)):
+            if len(set(given)) < len(given):
+                raise ValueError(f"{key} holds something twice; expected each once")
+        return self
 
 
 class FindPreviousTokenConfig(ScoreConfig):
@@ -556,3 +605,193 @@ class TracePathsConfig(EffectConfig):
             if text != "logits" and not re.fullmatch(r"[qkv]\d+\.\d+", text):
                 raise ValueError(f"{text!r}: expected logits, or such as q2.5, k1.3, v1.0")
         return receivers
+
+
+class WeightVsInfluenceConfig(EffectConfig):
+    """Attention weights beside causal effects."""
+
+    target: NonEmpty | None = Field(
+        default=None,
+        description="Where heads should look: answer (earlier occurrences of it), a named place of the "
+        "task, or a role; null: induction for copying, else answer.",
+        examples=["S2", "previous_token"],
+    )
+    judged_by: Literal["zero", "mean", "resample"] = Field(
+        default="resample", description="The ablation that decides whether a head is used."
+    )
+    least_mass: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Attention mass below which a head is not said to look at the target, a share.",
+    )
+    least_share: float = Field(
+        default=0.05,
+        ge=0,
+        description="Effect below which a head is not said to be used, as a share of corrupted − clean.",
+    )
+    n_top: PositiveInt = Field(
+        default=5, description="Heads of most weight held against random heads of their layers."
+    )
+
+
+class SplitEffectsConfig(EffectConfig):
+    """Total effects split into direct, norm and later."""
+
+    task: AnyTask = Field(
+        default=LittleWorld(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
+    )
+    ablation: Literal["zero", "mean", "resample"] = Field(
+        default="resample",
+        description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
+    )
+
+
+# --- circuits ------------------------------------------------------------------------------------
+
+
+def _readable(text: str) -> str:
+    """Heads as text, if they can be read."""
+    try:
+        classes_in(text)
+    except InterpError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+Heads = Annotated[NonEmpty, AfterValidator(_readable)]
+
+
+class _Circuit(Strict):
+    """Classes of heads, a key each."""
+
+    @property
+    def classes(self) -> dict[str, tuple[Head, ...]]:
+        """Class → heads, in the order of the keys."""
+        names = [name for name in type(self).model_fields if name != "kind"]
+        return {name.replace("_", " "): heads_in(getattr(self, name)) for name in names}
+
+    @model_validator(mode="after")
+    def _each_head_once(self) -> _Circuit:
+        try:
+            check_classes(self.classes)
+        except InterpError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class NoCircuit(_Circuit):
+    """No named circuit: the growing sets of the ranking only."""
+
+    kind: Literal["none"] = "none"
+
+
+class GivenCircuit(_Circuit):
+    """A circuit as you write it."""
+
+    kind: Literal["given"] = "given"
+    heads: Heads = Field(
+        description="Heads as layer.head, two whole numbers (9.10 is not 9.1); classes by name, with ; "
+        "between.",
+        examples=["[9.9,9.10]", "'movers: 9.9 10.0; inhibition: 7.3 7.9'"],
+    )
+
+    @property
+    def classes(self) -> dict[str, tuple[Head, ...]]:
+        """Class → heads, as written."""
+        return classes_in(self.heads)
+
+
+class DefaultIndirectObjects(_Circuit):
+    """Six heads of the default model that find the indirect object in stories of the little world."""
+
+    kind: Literal["default_indirect_objects"] = "default_indirect_objects"
+    movers: Heads = Field(
+        default="2.3 2.5", description="At the end they look at the giver, or just behind."
+    )
+    giver: Heads = Field(default="0.0", description="At the end it looks at the giver.")
+    previous_token: Heads = Field(default="0.5", description="Looks one token back.")
+    current_token: Heads = Field(
+        default="0.4 0.7", description="Where the giver is they look at that token itself."
+    )
+
+
+class Gpt2IndirectObjects(_Circuit):
+    """The 26 heads that Wang et al. (2211.00593) found for indirect objects in GPT-2 small."""
+
+    kind: Literal["gpt2_indirect_objects"] = "gpt2_indirect_objects"
+    name_movers: Heads = Field(
+        default="9.9 10.0 9.6", description="Copy the receiver's name; active at END."
+    )
+    negative_name_movers: Heads = Field(
+        default="10.7 11.10", description="Write against the name they look at; at END."
+    )
+    s_inhibition: Heads = Field(
+        default="7.3 7.9 8.6 8.10", description="Turn name movers from the giver; at END."
+    )
+    induction: Heads = Field(
+        default="5.5 6.9 5.8 5.9", description="Tell that the giver was named before; at S2."
+    )
+    duplicate_token: Heads = Field(
+        default="0.1 3.0 0.10", description="Tell that the giver was named before; at S2."
+    )
+    previous_token: Heads = Field(
+        default="2.2 4.11", description="Copy the giver one token on; at S1+1."
+    )
+    backup_name_movers: Heads = Field(
+        default="9.0 9.7 10.1 10.2 10.6 10.10 11.2 11.9",
+        description="Take over where name movers are taken away; at END.",
+    )
+
+
+AnyCircuit = Annotated[
+    NoCircuit | GivenCircuit | DefaultIndirectObjects | Gpt2IndirectObjects,
+    Field(discriminator="kind"),
+]
+
+
+class CheckCircuitConfig(EffectConfig):
+    """Only a set of heads kept, all others ablated."""
+
+    task: AnyTask = Field(
+        default=LittleWorld(n_prompts=128),
+        description="What the model is to do; half of the templates choose heads if `ranking` is made "
+        "here.",
+        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
+    )
+    circuit: AnyCircuit = Field(
+        default=NoCircuit(),
+        description="A circuit by name, checked as a whole and class by class.",
+        examples=["default_indirect_objects", "given"],
+    )
+    ablation: Literal["mean", "resample", "zero"] = Field(
+        default="mean",
+        description="What z of the other heads becomes: its mean over corrupted prompts by position, that "
+        "of the example's own corrupted prompt, or 0.",
+    )
+    mean_over: Literal["length", "template"] = Field(
+        default="length",
+        description="Which corrupted prompts a mean is over: all of one length, or of one template.",
+    )
+    ranking: NonEmpty = Field(
+        default="attribution",
+        description="Which heads are kept first: attribution or patching (by the size of the noising "
+        "effect on half of the templates; the other half tests), or the table.csv of a run (all prompts "
+        "test: make it on others).",
+        examples=["patching", "runs/heads/table.csv"],
+    )
+    shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Listed] = Field(
+        default=SHARES,
+        min_length=1,
+        description="Sizes of the growing sets, as shares of all heads; at least one head, and all heads "
+        "at the end.",
+        examples=["[0.05,0.1,0.25,0.5]"],
+    )
+    n_random: int = Field(
+        default=20,
+        ge=20,
+        description="Random sets beside each set, as many heads in every layer; p is at least 1 / (1 + "
+        "n_random).",
+    )

@@ -45,6 +45,7 @@ from interp.sites import (
     block,
     check_positions,
     check_site,
+    final_norm,
     first_tensor,
     hidden_of,
     with_first,
@@ -575,7 +576,12 @@ def _hook_stream(
     def leave(_: Any, __: Any, output: Any) -> Any:
         return with_first(output, changed("resid_post", first_tensor(output)))
 
+    def normed(_: Any, __: Any, output: Any) -> Any:
+        return changed("final", first_tensor(output))
+
     stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+    if "final" in kinds:
+        stack.callback(final_norm(model).register_forward_hook(normed).remove)
     if "resid_post" in kinds:
         stack.callback(module.register_forward_hook(leave).remove)
     if not kinds & {"attn_out", "resid_mid", "mlp_out"}:
@@ -588,7 +594,8 @@ def _hook_stream(
         if "resid_mid" in kinds:
             middle = before["hidden"] + new
             # By the difference, so that writing what is there already changes nothing at all.
-            new = new + (changed("resid_mid", middle) - middle)
+            other = changed("resid_mid", middle)
+            new = _by_way_of(other - before["hidden"], new + (other - middle))
         return with_first(output, _unscaled(first_tensor(output), added, new))
 
     def add_mlp(_: Any, __: Any, output: Any) -> Any:
@@ -599,7 +606,16 @@ def _hook_stream(
     def _unscaled(output: Tensor, added: Tensor, new: Tensor) -> Tensor:
         """The module's own output again; untouched where nothing was changed."""
         new, added = new.reshape(output.shape), added.reshape(output.shape)
-        return torch.where(new == added, output, new / found.factor)
+        own = new / found.factor
+        return _by_way_of(own, torch.where(new == added, output, own))
 
     stack.callback(found.attention.register_forward_hook(add_attention).remove)
     stack.callback(found.mlp.register_forward_hook(add_mlp).remove)
+
+
+def _by_way_of(path: Tensor, value: Tensor) -> Tensor:
+    """``value`` to the bit; its gradient is that of ``path``, which differs from it by rounding only.
+
+    Else it would pass by what was recorded, and the gradient there be 0.
+    """
+    return value.detach() + (path - path.detach()) if path.requires_grad else value

@@ -10,6 +10,7 @@
     resid_mid   (prompt, position, d_model)           resid_pre + attn_out
     mlp_out     (prompt, position, d_model)           what the MLP adds to the residual stream
     resid_post  (prompt, position, d_model)           residual stream out of the block
+    final       (prompt, position, d_model)           last layer's, after the final norm: unembedded
 
 Heads of ``q``, ``z`` and ``pattern`` are query heads; those of ``k`` and ``v`` are key-value heads, and
 with grouped queries one of them serves several query heads. The first five pass through the door
@@ -36,7 +37,7 @@ from interp.errors import InterpError
 from interp.model import Model, evaluating
 
 HeadKind = Literal["q", "k", "v", "pattern", "z"]
-StreamKind = Literal["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]
+StreamKind = Literal["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post", "final"]
 Kind = HeadKind | StreamKind
 HEAD_KINDS: tuple[str, ...] = get_args(HeadKind)
 STREAM_KINDS: tuple[str, ...] = get_args(StreamKind)
@@ -100,6 +101,10 @@ def check_site(model: Model, site: Site) -> None:
         raise InterpError(
             f"{site}: {model.name} has layers 0 to {model.n_layers - 1}, no layer {site.layer}"
         )
+    if site.kind == "final":
+        if site.layer != model.n_layers - 1:
+            raise InterpError(f"{site}: the final norm is behind layer {model.n_layers - 1} only")
+        final_norm(model)
     n_heads = model.n_kv_heads if site.unit == "kv_head" else model.n_heads
     wrong = [head for head in site.heads or () if not 0 <= head < n_heads]
     if wrong:
@@ -126,6 +131,11 @@ def check_positions(site: Site, n_tokens: int) -> None:
 def block(model: Model, layer: int) -> nn.Module:
     """The block of one layer."""
     return model.component(f"blocks.{layer}")
+
+
+def final_norm(model: Model) -> nn.Module:
+    """The norm between the residual stream and the unembedding; refuses a model without one."""
+    return model.component("ln_final")
 
 
 @dataclass(frozen=True)

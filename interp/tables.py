@@ -225,6 +225,20 @@ EFFECTS = pa.DataFrameSchema(
     name="effects",
 )
 
+AUDIT = pa.DataFrameSchema(
+    {name: column for name, column in _EDITED.items() if name != "receiver"}
+    | {
+        "estimate": pa.Column(float, description="effect by gradients, mean over templates"),
+        "exact": pa.Column(float, description="effect of the patch itself, mean over templates"),
+        "in_top": pa.Column(bool, description="chosen because its estimate is among the largest"),
+        "in_random": pa.Column(bool, description="drawn at random"),
+    },
+    strict=True,
+    ordered=True,
+    checks=_one_row_each(),
+    name="audit",
+)
+
 _SCORE = pa.Column(
     float, pa.Check.in_range(-1.001, 1.001), nullable=True, description="see interp/composition.py"
 )
@@ -296,6 +310,290 @@ NAMED_PAIRS = pa.DataFrameSchema(
     name="named_pairs",
 )
 
+_WEIGHED = {
+    "model": KEYS["model"],
+    "layer": KEYS["layer"],
+    "head": KEYS["head"],
+    "task": pa.Column(str, description="what the model was to do: see interp/tasks.py"),
+    "target": pa.Column(str, description="where the head was expected to look"),
+    "metric": pa.Column(str, description="what effects are on, see interp/metrics.py"),
+}
+QUANTITIES = {
+    "mass": "attention mass on the target, from where the metric reads",
+    "value_weighted": "length of what is fetched from the target, in the residual stream",
+    "direct_logit": "what the head adds to right less wrong logit, through the final norm as it was",
+    "total_zero": "z zeroed: metric after − before",
+    "total_mean": "z replaced by its mean over donors: metric after − before",
+    "total_resample": "z replaced by a donor's: metric after − before",
+    "direct": "the judging ablation, all else held: metric after − before",
+    "attribution": "gradient estimate of total_resample",
+}
+UNWEIGHED = ("mass", "value_weighted")
+"""Those that may be undefined: a prompt may have no target."""
+
+INFLUENCE_PER_PROMPT = pa.DataFrameSchema(
+    _WEIGHED
+    | {
+        "prompt": pa.Column(str, description="name of the prompt"),
+        "template": pa.Column(str, description="prompts of one template are dependent"),
+        "null": _share("mass on position-matched wrong targets"),
+        "chance": _share("mass if uniform over the keys in reach"),
+        "n_queries": pa.Column(int, pa.Check.ge(0), description="queries with a target"),
+    }
+    | {
+        name: pa.Column(float, nullable=name in UNWEIGHED, description=text)
+        for name, text in QUANTITIES.items()
+    }
+    | {
+        "baseline": pa.Column(float, description="metric before"),
+        "clean": pa.Column(float, description="metric of the clean prompt"),
+        "corrupted": pa.Column(float, description="metric of the corrupted prompt"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "layer", "head", "prompt"],
+    name="influence_per_prompt",
+)
+
+INFLUENCE = pa.DataFrameSchema(
+    _WEIGHED
+    | {"quadrant": pa.Column(str, description="looked and used, see interp/influence.py")}
+    | {
+        column: pa.Column(
+            float, nullable=name in UNWEIGHED or column != name, description=text + what
+        )
+        for name, text in QUANTITIES.items()
+        for column, what in (
+            (name, ""),
+            (f"{name}_low", ", bootstrap over templates, low end"),
+            (f"{name}_high", ", high end"),
+        )
+    }
+    | {
+        "null": _share("mass on position-matched wrong targets"),
+        "chance": _share("mass if uniform over the keys in reach"),
+        "q_mass": _share("is mass above null? false discoveries over all heads held"),
+        "q_effect": _share("is the judging effect not 0? false discoveries over all heads held"),
+        "share": pa.Column(
+            float, nullable=True, description="judging effect / (corrupted − clean)"
+        ),
+        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        "n_undefined": pa.Column(int, pa.Check.ge(0), description="prompts without a target"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "layer", "head"],
+    name="influence",
+)
+
+AGREEMENT = pa.DataFrameSchema(
+    {
+        "model": KEYS["model"],
+        "weight": pa.Column(str, description="how heads are ranked by what they look at or write"),
+        "influence": pa.Column(str, description="how they are ranked by the size of an effect"),
+        "spearman": pa.Column(float, nullable=True, description="rank correlation over heads"),
+        "ci_low": pa.Column(float, nullable=True, description="bootstrap over templates, low end"),
+        "ci_high": pa.Column(
+            float, nullable=True, description="bootstrap over templates, high end"
+        ),
+        "top_effect": pa.Column(float, description="mean |effect| of the heads of most weight"),
+        "random_effect": pa.Column(float, description="of random heads of the same layers, mean"),
+        "random_low": pa.Column(float, description="95 % range over draws, low end"),
+        "random_high": pa.Column(float, description="95 % range over draws, high end"),
+        "p": _share("share of draws with as large an effect"),
+        "n_top": pa.Column(int, pa.Check.ge(1), description="heads of most weight"),
+        "n_draws": pa.Column(int, pa.Check.ge(1), description="draws of random heads"),
+        "n_heads": pa.Column(int, pa.Check.ge(1), description="heads ranked"),
+        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "weight", "influence"],
+    name="agreement",
+)
+
+_SETS = {
+    "model": KEYS["model"],
+    "task": _EDITED["task"],
+    "edit": pa.Column(
+        str, description="what heads outside the set give: mean over …, resample, zero"
+    ),
+    "metric": _EDITED["metric"],
+    "family": pa.Column(str, description="growing: one of a row of sets; named: by itself"),
+    "set": pa.Column(str, description="such as top 5 (of the ranking) or circuit"),
+    "size": pa.Column(int, pa.Check.ge(0), description="heads in it"),
+    "share": _share("of all heads"),
+}
+
+HEAD_SETS_PER_PROMPT = pa.DataFrameSchema(
+    _SETS
+    | {
+        "draw": pa.Column(
+            int, pa.Check.ge(-1), description="−1: the set itself; else a random one"
+        ),
+        "kept": pa.Column(
+            str,
+            pa.Check.isin(["set", "others"]),
+            description="set: all other heads are ablated; others: only the set is",
+        ),
+        "prompt": pa.Column(str, description="name of the prompt"),
+        "template": pa.Column(str, description="prompts of one template are dependent"),
+        "effect": pa.Column(float, description="metric with only the kept heads − with all"),
+        "baseline": pa.Column(float, description="metric with all heads"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "set", "draw", "kept", "prompt"],
+    name="head_sets_per_prompt",
+)
+
+
+def _fraction(description: str) -> pa.Column:
+    """A column of f: 0 as without any head, 1 as with all; beyond both is possible."""
+    return pa.Column(float, nullable=True, description=description)
+
+
+HEAD_SETS = pa.DataFrameSchema(
+    _SETS
+    | {
+        "faithfulness": _fraction("f with only these heads: 1 as the whole model, 0 as no head"),
+        "ci_low": _fraction("bootstrap over templates, low end"),
+        "ci_high": _fraction("bootstrap over templates, high end"),
+        "random": _fraction("f of random sets, as many heads in each layer; mean"),
+        "random_low": _fraction("range of random sets, low end"),
+        "random_high": _fraction("range of random sets, high end"),
+        "p": _share("random sets whose f is as near to 1"),
+        "without": _fraction("f of all other heads: what is left without these"),
+        "without_low": _fraction("bootstrap over templates, low end"),
+        "without_high": _fraction("bootstrap over templates, high end"),
+        "random_without": _fraction("what is left without a random set, mean"),
+        "random_without_low": _fraction("range of random sets, low end"),
+        "random_without_high": _fraction("range of random sets, high end"),
+        "p_without": _share("random sets without which as little is left"),
+        "value": pa.Column(float, description="metric with only these heads, mean over templates"),
+        "all_heads": pa.Column(float, description="metric of the whole model"),
+        "no_heads": pa.Column(float, description="metric with every head ablated"),
+        "n_random": pa.Column(int, pa.Check.ge(0), description="random sets"),
+        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        "undefined_reason": REASON,
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "set"],
+    name="head_sets",
+)
+
+FAITHFULNESS_AREAS = pa.DataFrameSchema(
+    {name: _SETS[name] for name in ("model", "task", "edit", "metric")}
+    | {
+        "area": pa.Column(str, pa.Check.isin(["CPR", "CMD"]), description="∫ f dk or ∫ |1 − f| dk"),
+        "value": _fraction("of the sets of the ranking"),
+        "ci_low": _fraction("bootstrap over templates, low end"),
+        "ci_high": _fraction("bootstrap over templates, high end"),
+        "perfect": pa.Column(float, description="of sets as good as the model from the first on"),
+        "random": _fraction("of growing random sets, mean"),
+        "random_low": _fraction("range of random sets, low end"),
+        "random_high": _fraction("range of random sets, high end"),
+        "p": _share("random sets as good"),
+        "smallest_share": _share("where the integral begins; it ends at 1"),
+        "n_sizes": pa.Column(int, pa.Check.ge(1), description="sets that grow"),
+        "n_random": pa.Column(int, pa.Check.ge(0), description="growing random sets"),
+        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        "undefined_reason": REASON,
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "area"],
+    name="faithfulness_areas",
+)
+
+HEAD_RANKING = pa.DataFrameSchema(
+    {
+        "model": KEYS["model"],
+        "rank": pa.Column(int, pa.Check.ge(1), description="1: kept first"),
+        "layer": KEYS["layer"],
+        "head": KEYS["head"],
+        "score": pa.Column(float, nullable=True, description="ranked by its size"),
+        "by": pa.Column(str, description="what the score is"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["layer", "head"],
+    name="head_ranking",
+)
+
+_KNOCKED = {
+    "model": KEYS["model"],
+    "layer": pa.Column(
+        "Int64", pa.Check.ge(0), nullable=True, coerce=True, description="from 0; empty: all layers"
+    ),
+    "knock_out": pa.Column(str, description="in which way: see edits.knock_out"),
+    "n_keys": pa.Column(int, pa.Check.ge(0), description="how many of the first positions"),
+}
+_OF_SINKS = _KNOCKED | {"metric": pa.Column(str, description="loss or kl: see interp/metrics.py")}
+
+
+def _or_none(description: str) -> pa.Column:
+    """A column of numbers that may be undefined."""
+    return pa.Column(float, nullable=True, description=description)
+
+
+SINK_EFFECTS_PER_PROMPT = pa.DataFrameSchema(
+    _OF_SINKS
+    | {
+        "prompt": pa.Column(str, description="name of the prompt"),
+        "effect": pa.Column(float, description="metric after the knock-out − before"),
+        "control": _or_none("of as many random positions, mean over draws"),
+        "baseline": pa.Column(float, description="metric before"),
+    },
+    strict=True,
+    ordered=True,
+    unique=[*_OF_SINKS, "prompt"],
+    name="sink_effects_per_prompt",
+)
+
+SINK_EFFECTS = pa.DataFrameSchema(
+    _OF_SINKS
+    | {
+        "effect": pa.Column(float, description="metric after the knock-out − before, mean"),
+        "ci_low": _or_none("bootstrap over prompts, low end"),
+        "ci_high": _or_none("bootstrap over prompts, high end"),
+        "control": _or_none("of as many random positions, mean over draws and prompts"),
+        "control_low": _or_none("bootstrap over prompts, low end"),
+        "control_high": _or_none("bootstrap over prompts, high end"),
+        "baseline": pa.Column(float, description="metric before, mean"),
+        "p": _share("effect not 0: two-sided sign flips over prompts; undefined for kl, never < 0"),
+        "p_control": _share("effect not the control's: two-sided sign flips over prompts"),
+        "q": _share("p with false discoveries over all rows held"),
+        "q_control": _share("p_control with false discoveries over all rows held"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+    },
+    strict=True,
+    ordered=True,
+    unique=[*_OF_SINKS],
+    name="sink_effects",
+)
+
+SINK_MASSES = pa.DataFrameSchema(
+    {name: column for name, column in _KNOCKED.items() if name != "layer"}
+    | {
+        "key": pa.Column(
+            str, description="a position, current (the query's), others, learned sink, nowhere"
+        ),
+        "mass": _share("attention there; mean over queries, heads, layers and prompts"),
+        "ci_low": _share("bootstrap over prompts, low end"),
+        "ci_high": _share("bootstrap over prompts, high end"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "knock_out", "n_keys", "key"],
+    name="sink_masses",
+)
+
 SCHEMAS = {
     schema.name: schema
     for schema in (
@@ -307,9 +605,20 @@ SCHEMAS = {
         TRAINING,
         EFFECTS_PER_PROMPT,
         EFFECTS,
+        AUDIT,
+        INFLUENCE_PER_PROMPT,
+        INFLUENCE,
+        AGREEMENT,
         COPYING,
         COMPOSITION,
         NAMED_PAIRS,
+        HEAD_SETS_PER_PROMPT,
+        HEAD_SETS,
+        FAITHFULNESS_AREAS,
+        HEAD_RANKING,
+        SINK_EFFECTS_PER_PROMPT,
+        SINK_EFFECTS,
+        SINK_MASSES,
     )
 }
 
@@ -469,8 +778,7 @@ def summarise_effects(
             before + values - corrupted, clean - corrupted, confidence=confidence, seed=seed
         )
         table["normalised"], table["normalised_low"], table["normalised_high"] = ratio, low, high
-    above, below = (stats.sign_flip_p(sign * values, seed=seed) for sign in (1, -1))
-    table["p"] = np.minimum(1, 2 * np.minimum(above, below))
+    table["p"] = stats.two_sided_p(values, seed=seed)
     table["q"] = stats.false_discovery_q(table["p"].to_numpy())
     table["n_templates"] = effects.notna().sum(axis=1)
     table["n_prompts"] = per_prompt.groupby(keys)["prompt"].count()

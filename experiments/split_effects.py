@@ -1,0 +1,63 @@
+"""Does the rest of the model make up for a head? Its total effect split into direct, norm and later.
+
+total = direct (what the head writes itself, all else held) + norm (what the final norm's scale does about
+it) + later (what goes through later heads and MLPs: carried on, or made up for).
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from experiments.effects import make_task, record_task, swept
+from experiments.launch import launch
+from experiments.scoring import draw, load
+from interp.config import SplitEffectsConfig as Config
+from interp.runs import RunFolder
+
+RESUMES = True
+
+
+def run(config: Config, folder: RunFolder) -> None:
+    """Measure, save, say, draw."""
+    import pandas as pd
+
+    from interp import influence_figure, tables
+    from interp.direct import PARTS, decompose
+
+    model = load(config, folder)
+    task = make_task(config, model)
+    record_task(task, folder)
+    splitting = partial(decompose, how=config.ablation, metric=config.metric)
+    per_prompt, difference = swept(config, folder, model, task, splitting)
+    folder.record(largest_difference_from_plain_passes=difference)
+    summary = tables.summarise_effects(per_prompt, confidence=config.confidence, seed=config.seed)
+    folder.write("per_prompt.parquet", partial(tables.write, per_prompt))
+    folder.write("table.csv", partial(tables.write, summary))
+    one = summary.iloc[0]
+    print(
+        f"{one.task}, {config.ablation} ablation of each head: {one.metric} (before: {one.baseline:.3f}; "
+        f"{one.n_prompts} prompts of {one.n_templates} templates), largest total effects of "
+        f"{len(summary) // len(PARTS)} heads"
+    )
+    by_part = summary.groupby(summary.edit.str.split().str[-1])
+    wide = pd.concat(
+        [
+            rows.set_index(["layer", "head"])[["effect", "ci_low", "ci_high"]].set_axis(
+                [str(part), f"{part}_low", f"{part}_high"], axis="columns"
+            )
+            for part, rows in by_part
+        ],
+        axis="columns",
+    )
+    shown = [name for part in PARTS for name in (part, f"{part}_low", f"{part}_high")]
+    order = wide.total.abs().sort_values(ascending=False, kind="stable").index[: config.top]
+    print(tables.as_text(wide.loc[order, shown].reset_index()))
+    sys.stdout.flush()
+    saved = tables.read(folder.path("table.csv"))
+    draw(folder, "effects", influence_figure.direct_and_total(saved))
+    folder.remove("parts")
+
+
+if __name__ == "__main__":
+    sys.exit(launch("split_effects"))

@@ -1,0 +1,74 @@
+"""Where a head looks beside what it is worth: attention weights and causal effects in one table.
+
+For every head: attention mass on the target, what is fetched there, direct logit attribution; the effect of
+zero, mean and resample ablation, the direct effect, a gradient estimate; and the quadrant it falls into. How
+far weights and effects rank heads alike, and whether heads of most weight beat random heads of their layers.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from experiments.effects import make_task, record_task, swept
+from experiments.launch import launch
+from experiments.scoring import draw, load
+from interp.config import WeightVsInfluenceConfig as Config
+from interp.runs import RunFolder
+
+RESUMES = True
+
+
+def run(config: Config, folder: RunFolder) -> None:
+    """Weigh, save, say, draw."""
+    from interp import influence_figure, tables
+    from interp.influence import weigh_heads
+    from interp.quadrants import QUADRANTS, rank_agreement, summarise_influence
+
+    model = load(config, folder)
+    task = make_task(config, model)
+    record_task(task, folder)
+    weigh = partial(
+        weigh_heads, target=config.target, metric=config.metric, judged_by=config.judged_by
+    )
+    per_prompt, difference = swept(config, folder, model, task, weigh)
+    folder.record(largest_difference_from_plain_passes=difference)
+    summary = summarise_influence(
+        per_prompt,
+        judged_by=f"total_{config.judged_by}",
+        least_mass=config.least_mass,
+        least_share=config.least_share,
+        confidence=config.confidence,
+        seed=config.seed,
+    )
+    agreement = rank_agreement(
+        per_prompt, n_top=config.n_top, confidence=config.confidence, seed=config.seed
+    )
+    for name, table in (
+        ("per_prompt.parquet", per_prompt),
+        ("table.csv", summary),
+        ("agreement.csv", agreement),
+    ):
+        folder.write(name, partial(tables.write, table))
+    one = summary.iloc[0]
+    print(
+        f"{one.task}, target {one.target}, {one.metric}: clean {per_prompt.clean.mean():.3f}, corrupted "
+        f"{per_prompt.corrupted.mean():.3f}; {one.n_prompts} prompts of {one.n_templates} templates"
+    )
+    for quadrant in QUADRANTS:
+        print(f"  {(summary.quadrant == quadrant).sum():>4} heads: {quadrant}")
+    judge = f"total_{config.judged_by}"
+    shown = ["quadrant", "layer", "head", "mass", "null", "value_weighted", "direct_logit"]
+    shown += [judge, f"{judge}_low", f"{judge}_high", "share", "direct", "attribution", "q_effect"]
+    print(tables.as_text(summary[shown].head(config.top)))
+    print("\nrank agreement over all heads, and the effect of the heads of most weight:")
+    judged = agreement[agreement.influence == judge]
+    print(tables.as_text(judged.drop(columns=["n_heads", "n_draws", "n_templates", "influence"])))
+    sys.stdout.flush()
+    heads, ranks = (tables.read(folder.path(name)) for name in ("table.csv", "agreement.csv"))
+    draw(folder, "influence", influence_figure.weight_and_influence(heads, ranks, judge))
+    folder.remove("parts")
+
+
+if __name__ == "__main__":
+    sys.exit(launch("weight_vs_influence"))
