@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from interp.config import EffectConfig
+    from interp.config import EffectConfig, KnockOutSinksConfig
     from interp.model import Model
     from interp.runs import RunFolder
     from interp.sweep import Plan
@@ -29,6 +29,7 @@ def measure(
     measuring: Measuring,
     figure: Callable[[pd.DataFrame], Figure],
     what: str,
+    also: Callable[[Model, Task], None] | None = None,
 ) -> None:
     """Load, measure, save, say, draw.
 
@@ -36,6 +37,7 @@ def measure(
         measuring: what is done to the model.
         figure: draws the saved summary.
         what: the edits in words, for the line above the printed table.
+        also: what is measured besides, with the same model and task.
     """
     from interp import tables
 
@@ -48,13 +50,15 @@ def measure(
     folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
     folder.write("table.csv", lambda path: tables.write(summary, path))
     say(config, summary, what)
+    if also is not None:
+        also(model, task)
     sys.stdout.flush()
     draw(folder, "effects", figure(tables.read(folder.path("table.csv"))))
     folder.remove("parts")
 
 
 def swept(
-    config: EffectConfig,
+    config: EffectConfig | KnockOutSinksConfig,
     folder: RunFolder,
     model: Model,
     task: Task,
@@ -69,10 +73,16 @@ def swept(
         [part, model.weight_hash, config.model_dump_json(exclude={"out", "overwrite"}), repr(task)],
     )
     with progress(None, "cells × prompts") as bar:
+        told: list[Plan] = []
 
         def on_plan(plan: Plan) -> None:
             folder.log.info("%s", plan)
             bar.expect(plan.n_cells * len(task.examples))
+            if not told:  # the others are of other examples, or alike
+                seconds = plan.seconds * len(task.examples) / plan.n_examples
+                several = f"; {len(task.examples)} examples in all, about {seconds:.0f} s"
+                print(f"{folder.name}: {plan}{several}", file=sys.stderr)
+            told.append(plan)
 
         found = measuring(
             model,

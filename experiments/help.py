@@ -70,7 +70,7 @@ def _lines(keys: Iterable[Key]) -> Iterator[str]:
             examples = [f"{key.path}={one}".replace(" ", "\0") for one in key.examples]
             text += f" E.g. {', '.join(examples)}"
         head = f"  {key.path}={key.default or ''}"
-        if len(head) > 2 * _COLUMN:
+        if len(head) > 2 * _COLUMN and head.endswith("]"):
             head = f"{head[:_COLUMN].rpartition(',')[0]},...]"
         body = textwrap.wrap(
             text, max(_width() - _COLUMN, 30), break_long_words=False, break_on_hyphens=False

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from interp.config import FormHeadsConfig, Given, RepeatedRandom, RunConfig, ScoreConfig, Text
+    from interp.config import (
+        FormHeadsConfig,
+        Given,
+        KnockOutSinksConfig,
+        RepeatedRandom,
+        RunConfig,
+        ScoreConfig,
+        Text,
+    )
     from interp.model import Model
     from interp.prompts import Prompt
     from interp.roles import AnySink, Role
@@ -44,7 +52,7 @@ def load(config: RunConfig, folder: RunFolder) -> Model:
 
 
 def make_prompts(
-    config: ScoreConfig | FormHeadsConfig, model: Model, folder: RunFolder
+    config: ScoreConfig | FormHeadsConfig | KnockOutSinksConfig, model: Model, folder: RunFolder
 ) -> list[Prompt]:
     """Prompts as the config asks for them; what they are goes into the manifest."""
     from interp import prompts as make

@@ -15,7 +15,6 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -280,8 +279,9 @@ class KnockOutSinksConfig(RunConfig):
     ] = Field(
         default=("mask", "zero_weight", "zero_value", "mean_value", "to_current"),
         min_length=1,
-        description="How: mask hides the keys and renormalises; zero_weight takes their weight out; zero_value "
-        "and mean_value change what is found there; to_current sends the weight to the query's own position.",
+        description="How: mask hides the keys and renormalises; zero_weight takes their weight out; "
+        "zero_value and mean_value change what is found there; to_current sends the weight to the query's "
+        "own position.",
         examples=["[mask]"],
     )
     first_keys: Annotated[tuple[PositiveInt, ...], Listed] = Field(
@@ -552,6 +552,50 @@ class AblateHeadsConfig(EffectConfig):
         default="zero",
         description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
     )
+    mean_over: Literal["position", "token", "all"] = Field(
+        default="position",
+        description="With ablation=mean, what the mean is over: the donors' same position, their positions "
+        "with the same token (where none has it, all; counted), or all their positions.",
+    )
+    hold_patterns: bool = Field(
+        default=False,
+        description="Keep the attention patterns of later layers as they were: the effect then goes "
+        "through values only. Writes patterns out: layers × heads × length² numbers a prompt, 2 GB at most.",
+    )
+    together: NonEmpty | None = Field(
+        default=None,
+        description="Heads that are also ablated together, as layer.head (18.10 is not 18.1), beside random "
+        "sets of their layers; null: none.",
+        examples=["[18.6,17.3,18.7]", "'1.0 1.3'"],
+    )
+    n_random: int = Field(
+        default=40,
+        ge=0,
+        description="Random sets beside `together`: as many other heads of the same layers.",
+    )
+
+    @field_validator("together", mode="before")
+    @classmethod
+    def _heads_as_text(cls, together: object) -> object:
+        if together is None:
+            return None
+        if not isinstance(together, str):
+            raise ValueError(
+                "expected one text such as '18.6 17.3', in quotes: of a number 18.10 only 18.1 would be left"
+            )
+        try:
+            heads_in(together)
+        except InterpError as error:
+            raise ValueError(str(error)) from error
+        return together
+
+    @model_validator(mode="after")
+    def _mean_only(self) -> AblateHeadsConfig:
+        if self.mean_over != "position" and self.ablation != "mean":
+            raise ValueError(
+                f"mean_over is read with ablation=mean only, and ablation is {self.ablation}"
+            )
+        return self
 
 
 class PatchHeadsConfig(EffectConfig):
@@ -652,8 +696,12 @@ class SplitEffectsConfig(EffectConfig):
 # --- circuits ------------------------------------------------------------------------------------
 
 
-def _readable(text: str) -> str:
+def _readable(text: object) -> object:
     """Heads as text, if they can be read."""
+    if not isinstance(text, str):
+        raise ValueError(
+            "expected one text such as '9.9 9.10', in quotes: of a number 9.10 only 9.1 would be left"
+        )
     try:
         classes_in(text)
     except InterpError as error:
@@ -661,7 +709,7 @@ def _readable(text: str) -> str:
     return text
 
 
-Heads = Annotated[NonEmpty, AfterValidator(_readable)]
+Heads = Annotated[NonEmpty, BeforeValidator(_readable)]
 
 
 class _Circuit(Strict):
@@ -756,7 +804,7 @@ class CheckCircuitConfig(EffectConfig):
     """Only a set of heads kept, all others ablated."""
 
     task: AnyTask = Field(
-        default=LittleWorld(n_prompts=128),
+        default=LittleWorld(),
         description="What the model is to do; half of the templates choose heads if `ranking` is made "
         "here.",
         examples=["indirect_objects", "greater_than", "pronouns", "copying"],
@@ -771,16 +819,17 @@ class CheckCircuitConfig(EffectConfig):
         description="What z of the other heads becomes: its mean over corrupted prompts by position, that "
         "of the example's own corrupted prompt, or 0.",
     )
-    mean_over: Literal["length", "template"] = Field(
+    mean_within: Literal["length", "template"] = Field(
         default="length",
-        description="Which corrupted prompts a mean is over: all of one length, or of one template.",
+        description="With ablation=mean, which corrupted prompts it is over: all of the prompt's length, or "
+        "of its template.",
     )
     ranking: NonEmpty = Field(
-        default="attribution",
-        description="Which heads are kept first: attribution or patching (by the size of the noising "
-        "effect on half of the templates; the other half tests), or the table.csv of a run (all prompts "
-        "test: make it on others).",
-        examples=["patching", "runs/heads/table.csv"],
+        default="patching",
+        description="Which heads are kept first: patching, or its estimate attribution (by the size of the "
+        "noising effect on half of the templates; the other half tests), or the table.csv of a run (all "
+        "prompts test: make it on others).",
+        examples=["attribution", "runs/heads/table.csv"],
     )
     shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Listed] = Field(
         default=SHARES,
@@ -795,3 +844,11 @@ class CheckCircuitConfig(EffectConfig):
         description="Random sets beside each set, as many heads in every layer; p is at least 1 / (1 + "
         "n_random).",
     )
+
+    @model_validator(mode="after")
+    def _means_only(self) -> CheckCircuitConfig:
+        if self.mean_within != "length" and self.ablation != "mean":
+            raise ValueError(
+                f"mean_within is read with ablation=mean only, and ablation is {self.ablation}"
+            )
+        return self

@@ -17,6 +17,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
+import pandera.pandas as pa
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -33,7 +34,7 @@ from interp.prompts import Prompt
 from interp.sites import Site
 from interp.sweep import Plan, sweep
 from interp.tables import EFFECTS_PER_PROMPT
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, check_examples
 
 NamedCell = tuple[dict[str, Any], Sequence[Edit]]
 """What a cell is called, by columns of the table, and its edits."""
@@ -80,7 +81,33 @@ def effects_of(
     Raises:
         InterpError: an unknown metric, one the task has nothing for, or what the sweep refuses.
     """
+    measured, largest = measure_cells(
+        model,
+        task,
+        cells,
+        metric=metric,
+        apart=apart,
+        denoise=denoise,
+        normalise=normalise,
+        **options,
+    )
+    return as_table(model, task, measured, edit, metric_for(task, metric).name), largest
+
+
+def measure_cells(
+    model: Model,
+    task: Task,
+    cells: Callable[[Sequence[Example]], Sequence[NamedCell]],
+    *,
+    metric: str | None = None,
+    apart: Callable[[Example], Hashable] = lambda example: len(example.prompt.ids),
+    denoise: bool = False,
+    normalise: bool = False,
+    **options: Unpack[Options],
+) -> tuple[list[Measured], float]:
+    """What :func:`effects_of` does, before it is put into a table: for tables of another kind."""
     chosen = metric_for(task, metric)
+    check_examples(model, task.examples)
     together: dict[Hashable, list[int]] = {}
     for i, example in enumerate(task.examples):
         together.setdefault(apart(example), []).append(i)
@@ -106,9 +133,17 @@ def effects_of(
         values = {"effect": found.effects[0], "baseline": found.before[0]}
         if normalise:
             of_corrupted = found.before[0] if denoise else _values(model, examples, chosen, options)
-            values |= {"clean": found.clean[0], "corrupted": of_corrupted}
+            values |= ends(found.clean[0], of_corrupted, float(found.rounding[0]))
         measured.append(Measured(members, [name for name, _ in named], values))
-    return as_table(model, task, measured, edit, chosen.name), largest
+    return measured, largest
+
+
+def ends(
+    clean: Float[np.ndarray, " example"], corrupted: Float[np.ndarray, " example"], rounding: float
+) -> dict[str, Float[np.ndarray, " example"]]:
+    """Columns; what differs by rounding only is the same, so that nothing is divided by it."""
+    same = np.abs(clean - corrupted) <= rounding
+    return {"clean": clean, "corrupted": np.where(same, clean, corrupted)}
 
 
 @dataclass(frozen=True)
@@ -127,9 +162,14 @@ class Measured:
 
 
 def as_table(
-    model: Model, task: Task, measured: Sequence[Measured], edit: str, metric: str
+    model: Model,
+    task: Task,
+    measured: Sequence[Measured],
+    edit: str,
+    metric: str,
+    schema: pa.DataFrameSchema = EFFECTS_PER_PROMPT,
 ) -> pd.DataFrame:
-    """A table as ``tables.EFFECTS_PER_PROMPT`` describes, in the order of cells and then of examples."""
+    """A table as ``schema`` describes, in the order of cells and then of examples."""
     frames = []
     for part in measured:
         n = len(part.members)
@@ -150,8 +190,8 @@ def as_table(
         prompt=[prompts[i] for i in table["example"]],
         template=[templates[i] for i in table["example"]],
     )
-    columns = [name for name in EFFECTS_PER_PROMPT.columns if name in table]
-    return EFFECTS_PER_PROMPT.validate(table[columns])
+    columns = [name for name in schema.columns if name in table]
+    return schema.validate(table[columns])
 
 
 def _values(

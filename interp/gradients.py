@@ -13,8 +13,8 @@ Options:
 - ``steps``: integrated gradients. The gradient is the mean over ``steps`` points of the way between the two
   prompts' inputs to layer 0, at (k + ½) / steps; Hanna et al. (2403.17806) take k / steps.
 - ``correct_qk``: for q and k, the change that the patch makes to the attention weights is computed exactly
-  through the softmax, and only what comes after is linear (the QK correction of AtP*, 2403.00745). For k
-  this takes the written-out weights of a layer: prompts of hundreds of tokens, not of thousands.
+  through the softmax, and only what comes after is linear (the QK correction of AtP*, 2403.00745). For k at
+  one position at a time this writes out n × n scores: prompts of hundreds of tokens, not of thousands.
 """
 
 from __future__ import annotations
@@ -32,18 +32,22 @@ from torch import Tensor
 
 from interp import stats
 from interp.edits import Recording, Replace, edited
-from interp.effects import Measured, Options, as_table, metric_for
+from interp.effects import Measured, Options, as_table, ends, metric_for
 from interp.errors import InterpError
-from interp.forward import BATCH_TOKENS, logits_at
+from interp.forward import logits_at
 from interp.kernels import Engine, attend, softcapped
-from interp.metrics import Metric
+from interp.metrics import Metric, last_places
 from interp.metrics import positions as read_positions
 from interp.model import Model
 from interp.passes import rows_in_a_pass
-from interp.patching import Direction, Positions, check_patch, goes_with, patch, sites_of
+from interp.patching import ROW, Direction, Positions, check_patch, goes_with, patch, sites_of
 from interp.pattern import AttentionPattern, Pattern
 from interp.sites import Kind, Site
-from interp.tasks import Example, Task
+from interp.tables import AUDIT
+from interp.tasks import Example, Task, check_examples
+
+# Tokens in one pass with gradients, every step of which is kept: 1.5 MB a token for 135 million weights.
+GRAPH_TOKENS = 1_024
 
 
 def attribute(
@@ -56,7 +60,7 @@ def attribute(
     *,
     steps: int | None = None,
     correct_qk: bool = False,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int = GRAPH_TOKENS,
     engine: Engine = "auto",
 ) -> pd.DataFrame:
     """Estimate what :func:`~interp.patching.patch` measures, with the same arguments and rows.
@@ -64,6 +68,7 @@ def attribute(
     Args:
         steps: points of integrated gradients; None: the plain gradient at the prompt that is run.
         correct_qk: for sites q and k: compute the change of the weights exactly.
+        batch_tokens: tokens in one pass.
 
     Returns:
         a table as ``tables.EFFECTS_PER_PROMPT`` describes, ``effect`` being the estimate.
@@ -74,6 +79,7 @@ def attribute(
     """
     check_patch(model, task, site, positions, direction)
     chosen = metric_for(task, metric)
+    check_examples(model, task.examples)
     if site == "pattern":
         raise InterpError("site=pattern: gradients of weights are not taken; expected q, k, v or z")
     if correct_qk and site not in ("q", "k"):
@@ -97,7 +103,7 @@ def attribute(
         for start in range(0, len(whole), size):
             members = whole[start : start + size]
             examples = [task.examples[i] for i in members]
-            pair = _Pair(model, examples, site, direction, engine, looked_at=correct_qk)
+            pair = _Pair(model, examples, site, positions, direction, engine, correct_qk)
             gradient = pair.gradient(chosen, steps)
             named = sites_of(model, site, examples[0], positions)
             values = {"effect": np.stack([_effect(one, pair, gradient) for one, _ in named])}
@@ -120,13 +126,13 @@ class _Pair:
         model: Model,
         examples: Sequence[Example],
         site: Kind,
+        positions: Positions,
         direction: Direction,
         engine: Engine,
-        *,
-        looked_at: bool,
+        corrects: bool,
     ) -> None:
         self.model, self.examples, self.engine = model, examples, engine
-        self.site, self.corrects = site, looked_at
+        self.site, self.positions, self.corrects = site, positions, corrects
         clean = [example.prompt.ids for example in examples]
         corrupted = [e.corrupted.ids for e in examples if e.corrupted is not None]
         base, donor = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
@@ -211,7 +217,8 @@ class _Pair:
             )
         )
         baseline = corrupted if self.denoises else clean
-        return {"baseline": baseline, "clean": clean, "corrupted": corrupted}
+        rounding = last_places(self.base_logits, self.model.dtype)
+        return {"baseline": baseline, **ends(clean, corrupted, rounding)}
 
     def _estimate(self, layer: int, gradients: dict[Site, Tensor]) -> Tensor:
         here = Site(self.site, layer)
@@ -221,19 +228,22 @@ class _Pair:
         v, z = (self.base[Site(kind, layer)].detach() for kind in ("v", "z"))
         pull = gradients[Site("z", layer)]
         pattern = self.patterns[layer]
-        if self.site == "q":
-            changed = attend(
-                new,
-                pattern.key,
-                v,
-                scale=pattern.scale,
-                mask=pattern.mask,
-                softcap=pattern.softcap,
-                sink=pattern.sink,
-                engine=self.engine,
-            ).z
-            return ((changed - z) * pull).sum(-1)
-        return _changed_keys(pattern, new, v, z, pull)
+        if self.site == "k" and self.positions != "together":
+            return _changed_keys(pattern, new, v, z, pull)
+        # All positions at once: of keys they are patched so, and a query's weights are its own alone.
+        query, key = (new, pattern.key) if self.site == "q" else (pattern.query, new)
+        changed = attend(
+            query,
+            key,
+            v,
+            scale=pattern.scale,
+            mask=pattern.mask,
+            softcap=pattern.softcap,
+            sink=pattern.sink,
+            engine=self.engine,
+        ).z
+        each = ((changed - z) * pull).sum(-1)
+        return each if self.site == "q" else _by_kv_head(each, key)
 
 
 def _changed_keys(
@@ -241,25 +251,41 @@ def _changed_keys(
 ) -> Float[Tensor, "example kv_head key"]:
     """The exact change of z, times its gradient, if one key alone were another.
 
-    With w the weight on the key, δ the change of its score and N = 1 + w (exp δ − 1), its weight becomes
-    w exp(δ) / N and every other is divided by N:  Δz = (1/N − 1) z + w (exp δ − 1) / N · value.
+    With a = σ(score − rest) the weight on the key, rest the log-sum-exp over the others and o what these
+    fetch, z = o + a (value − o): only a changes. Of the key with most weight, which may be all, o and
+    rest are computed from the others; of any other key, by taking it away from z and lse.
     """
-    groups = pattern.n_heads // key.shape[1]
-    weight = pattern.dense()
-    many = [tensor.repeat_interleave(groups, dim=1) for tensor in (key, pattern.key, value)]
-    new, old = (
-        softcapped(
-            pattern.scale * einsum(pattern.query, k, "b h q d, b h k d -> b h q k"), pattern.softcap
-        )
-        for k in many[:2]
+    groups, n = pattern.n_heads // key.shape[1], pattern.mask.n_queries
+    seen = pattern.mask.tile(slice(0, n), slice(0, n))
+    new, old, fetched = (
+        tensor.repeat_interleave(groups, dim=1) for tensor in (key, pattern.key, value)
     )
-    # Far out of reach nothing is looked at, and exp must not overflow.
-    grown = torch.expm1((new - old).masked_fill(weight == 0, 0.0).clamp(max=80.0))
-    total = 1 + weight * grown
-    through_z = (1 / total - 1) * (z * pull).sum(-1)[..., None]
-    through_value = weight * grown / total * einsum(pull, many[2], "b h q d, b h k d -> b h q k")
-    each = (through_z + through_value).sum(-2)  # (example, head, key)
-    return reduce(each, "b (kv group) k -> b kv k", "sum", group=groups)
+    after, score = (
+        softcapped(
+            pattern.scale * einsum(pattern.query, keys, "b h q d, b h k d -> b h q k"),
+            pattern.softcap,
+        ).masked_fill(~seen, -torch.inf)
+        for keys in (new, old)
+    )
+    is_top = torch.zeros_like(score, dtype=torch.bool).scatter(-1, score.argmax(-1, True), True)
+    others = score.masked_fill(is_top, -torch.inf)
+    rest = others.logsumexp(-1, keepdim=True)
+    if pattern.sink is not None:
+        rest = torch.logaddexp(rest, pattern.sink.to(rest.dtype)[:, None, None])
+    mixed = (others - rest.clamp(min=torch.finfo(rest.dtype).min)).exp() @ fetched
+    pull_v = einsum(pull, fetched, "b h q d, b h k d -> b h q k")
+    pull_top, pull_z = ((pull * part).sum(-1, keepdim=True) for part in (mixed, z))
+    weight = (score - pattern.lse[..., None]).exp()
+    pull_o = torch.where(is_top, pull_top, (pull_z - weight * pull_v) / (1 - weight))
+    rest = torch.where(is_top, rest, pattern.lse[..., None] + torch.log1p(-weight))
+    moved = torch.sigmoid(after - rest) - torch.sigmoid(score - rest)
+    each = (moved * (pull_v - pull_o)).where(seen, 0.0).sum(-2)
+    return _by_kv_head(each, key)
+
+
+def _by_kv_head(each: Tensor, key: Tensor) -> Float[Tensor, "example kv_head pos"]:
+    """Sums over the query heads that a key-value head serves."""
+    return reduce(each, "b (kv group) n -> b kv n", "sum", kv=key.shape[1])
 
 
 def _effect(site: Site, pair: _Pair, gradient: Estimates) -> Float[np.ndarray, " example"]:
@@ -274,29 +300,27 @@ def _effect(site: Site, pair: _Pair, gradient: Estimates) -> Float[np.ndarray, "
 
 @dataclass(frozen=True)
 class Audit:
-    """Estimates beside exact effects, means over prompts.
+    """Estimates beside exact effects, means over templates.
 
     Attributes:
-        table: a row for each audited head: layer, head, estimate, exact; ``in_top`` and ``in_random``
-            say why it was chosen.
-        rank_agreement: Spearman correlation of |estimate| and |exact| over the random heads, which stand
+        table: as ``tables.AUDIT`` describes: a row for each row of estimates that was patched exactly.
+        rank_agreement: Spearman correlation of |estimate| and |exact| over the random rows, which stand
             for all; NaN below three.
-        sign_agreement: share of the random heads whose estimate has the sign of the exact effect.
-        worst_miss: the audited head of the largest |estimate − exact|: (layer, head, that difference).
+        sign_agreement: share of the random rows whose estimate has the sign of the exact effect.
+        worst_miss: the audited row of the largest |estimate − exact|, by name, and that difference.
     """
 
     table: pd.DataFrame
     rank_agreement: float
     sign_agreement: float
-    worst_miss: tuple[int, int, float]
+    worst_miss: tuple[str, float]
 
     def __str__(self) -> str:
-        layer, head, miss = self.worst_miss
-        n = int(self.table["in_random"].sum())
+        what, miss = self.worst_miss
         return (
-            f"{len(self.table)} heads patched exactly: rank agreement {self.rank_agreement:.2f} and sign "
-            f"agreement {self.sign_agreement:.0%} over {n} random heads; "
-            f"worst miss {miss:.3g} (head {layer}.{head})"
+            f"{len(self.table)} rows patched exactly; over {int(self.table.in_random.sum())} of them drawn "
+            f"at random: rank agreement {self.rank_agreement:.2f}, sign agreement "
+            f"{self.sign_agreement:.0%}; worst miss {miss:.3g} ({what})"
         )
 
 
@@ -309,36 +333,53 @@ def audit(
     n_random: int = 20,
     **options: Unpack[Options],
 ) -> Audit:
-    """Exact effects of the heads with the largest estimates and of others drawn at random.
+    """Exact effects where the estimates are largest, and at others drawn at random.
 
     Args:
-        estimates: of :func:`attribute` with positions together, at a site with heads.
+        estimates: of :func:`attribute`, for this model and task.
+        n_top, n_random: rows of each kind: heads, or heads (layers) at one place.
 
     Raises:
-        InterpError: estimates by position, or of a site without heads.
+        InterpError: no rows asked for, or what ``patch`` refuses.
     """
-    if "place" in estimates or "head" not in estimates:
-        raise InterpError("audit: expected estimates of heads, positions together")
-    mean = estimates.groupby(["layer", "head"]).effect.mean()
-    top = mean.abs().sort_values(ascending=False, kind="stable").index[:n_top]
-    drawn = np.random.default_rng([options.get("seed", 0), 3]).permutation(len(mean))[:n_random]
-    random = mean.index[np.sort(drawn)]
-    chosen = top.union(random)
-    one = estimates.iloc[0]
-    direction: Direction = "denoise" if one.edit.startswith("denoise") else "noise"
-    exact, _ = patch(
-        model, task, one.site, "together", direction, one.metric, only=chosen, **options
+    if n_top < 0 or n_random < 0 or n_top + n_random == 0:
+        raise InterpError(f"audit: n_top={n_top}, n_random={n_random}: expected at least one row")
+    keys = [key for key in ROW if key in estimates]
+    table = _over_templates(estimates, keys).rename(columns={"effect": "estimate"})
+    by_size = table.estimate.abs().sort_values(ascending=False, kind="stable").index
+    drawn = np.random.default_rng([options.get("seed", 0), 3]).permutation(len(table))[:n_random]
+    table = table.assign(
+        in_top=table.index.isin(by_size[:n_top]), in_random=table.index.isin(drawn)
     )
-    table = pd.DataFrame(
-        {"estimate": mean[chosen], "exact": exact.groupby(["layer", "head"]).effect.mean()[chosen]}
-    ).assign(in_top=chosen.isin(top), in_random=chosen.isin(random))
-    table = table.reset_index()
-    sample = table[table["in_random"]]
-    miss = (table.estimate - table.exact).abs().to_numpy()
-    worst = table.iloc[int(miss.argmax())]
+    table = table[table.in_top | table.in_random]
+    one = estimates.iloc[0]
+    positions: Positions = "together"
+    if "place" in keys:
+        positions = "all" if (estimates.place == estimates.position.astype(str)).all() else "places"
+    direction: Direction = "denoise" if one.edit.startswith("denoise") else "noise"
+    only = [*table[keys].itertuples(index=False, name=None)]
+    exact, _ = patch(model, task, one.site, positions, direction, one.metric, only=only, **options)
+    exact = _over_templates(exact, keys).rename(columns={"effect": "exact"})
+    table = table.merge(exact, on=keys, validate="one_to_one")
+    for key in ("model", "site", "unit", "task", "edit", "metric"):
+        table[key] = one[key]
+    table = AUDIT.validate(table[[name for name in AUDIT.columns if name in table]])
+    sample = table[table.in_random]
+    miss = (table.estimate - table.exact).abs()
     return Audit(
         table,
         stats.spearman(sample.estimate.abs().to_numpy(), sample.exact.abs().to_numpy()),
         float((np.sign(sample.estimate) == np.sign(sample.exact)).mean()),
-        (int(worst.layer), int(worst["head"]), float(miss.max())),
+        (_named(table.iloc[int(miss.to_numpy().argmax())]), float(miss.max())),
     )
+
+
+def _over_templates(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Mean effect of each row, every template counting the same: as in the summary."""
+    return table.groupby([*keys, "template"]).effect.mean().groupby(keys).mean().reset_index()
+
+
+def _named(row: pd.Series) -> str:
+    """Such as "head 1.3 at END"."""
+    where = f"{row.unit} {row.layer}.{row['head']}" if "head" in row else f"layer {row.layer}"
+    return where.replace("_", "-") + (f" at {row.place}" if "place" in row else "")

@@ -119,6 +119,11 @@ METRICS: dict[str, Metric] = {
 }
 
 
+def last_places(logits: Tensor, dtype: torch.dtype) -> float:
+    """Eight units in the last place of the largest logit: no metric is known better than that."""
+    return 8 * torch.finfo(dtype).eps * max(1.0, float(logits.abs().max()))
+
+
 def usual_metric(example: Example) -> str:
     """The metric of a task that is asked for none: by what its examples have."""
     if example.scored:

@@ -8,6 +8,7 @@ another measurement (another model, other prompts, edits or metrics) is refused.
 from __future__ import annotations
 
 import hashlib
+import json
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,13 +29,18 @@ class Parts:
 
     def __init__(self, folder: Path, of: Iterable[str]) -> None:
         self.folder = folder
-        self.key = hashlib.sha256("\n".join(of).encode()).hexdigest()
-        self.n_loaded = 0
+        self.key = hashlib.sha256(json.dumps([*of]).encode()).hexdigest()
+        self._loaded: list[Path] = []
+
+    @property
+    def n_loaded(self) -> int:
+        """How many pieces were found, those under this one included."""
+        return len(self._loaded)
 
     def under(self, name: str) -> Parts:
         """The pieces of one of several measurements of this one."""
         part = Parts(self.folder / name, ())
-        part.key = self.key
+        part.key, part._loaded = self.key, self._loaded
         return part
 
     def load(self, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -49,14 +55,16 @@ class Parts:
                 key, values = str(file["key"]), file["values"]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            return None  # half written or damaged: measured again, and written over
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
+            # Half written or damaged: measured again, and written over. A changed bit may also make it
+            # look encrypted, or of a later version of the format: RuntimeError.
+            return None
         if key != self.key or values.shape != shape:
             raise InterpError(
                 f"{path} is of another measurement (other model, prompts, edits or metric): "
                 "take another folder, or overwrite=true"
             )
-        self.n_loaded += 1
+        self._loaded.append(path)
         return values
 
     def save(self, name: str, values: np.ndarray) -> None:

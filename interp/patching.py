@@ -13,8 +13,8 @@ round (Heimersheim & Nanda, 2404.15255). The corrupted prompt differs in tokens,
 stand at different positions), or all of them, where all prompts have one length.
 
 Units: q, z and pattern of a query head; k and v of a key-value head, which with grouped queries serves
-several query heads; a layer for what the residual stream holds. Beside it goes nothing: a patch at one
-place also changes what every later layer makes of it (that is the effect).
+several query heads; a layer for what the residual stream holds. Nothing else is held: what every later
+layer makes of the patch is part of its effect.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ import pandas as pd
 from interp.edits import Replace
 from interp.effects import NamedCell, Options, check_corrupted, effects_of, recorded
 from interp.errors import InterpError
+from interp.metrics import positions as read_positions
 from interp.model import Model
 from interp.sites import HEAD_KINDS, Kind, Site, check_site
 from interp.tasks import Example, Task
 
 Direction = Literal["denoise", "noise"]
 Positions = Literal["together", "places", "all"]
+ROW = ("layer", "head", "place")
+"""Columns that tell the rows of one site apart; not every table has them all."""
 
 
 def patch(
@@ -44,7 +47,7 @@ def patch(
     direction: Direction = "denoise",
     metric: str | None = None,
     *,
-    only: Collection[tuple[int, int | None]] | None = None,
+    only: Collection[tuple[int | str, ...]] | None = None,
     **options: Unpack[Options],
 ) -> tuple[pd.DataFrame, float]:
     """The effect of patching each head (or layer), at all positions together or one at a time.
@@ -55,7 +58,7 @@ def patch(
             named places; "all": one position.
         direction: what is put where: see the module.
         metric: a name of ``metrics.METRICS``; None: that of ``metrics.usual_metric``.
-        only: (layer, head) pairs to patch, head None for a site without heads; all if not given.
+        only: rows to patch, by those of layer, head and place that the rows have; all if not given.
 
     Returns:
         a table as ``tables.EFFECTS_PER_PROMPT`` describes, a row a cell and prompt, and the largest
@@ -66,7 +69,13 @@ def patch(
             named places, prompts whose positions do not line up, or what the sweep refuses.
     """
     check_patch(model, task, site, positions, direction)
-    chosen = None if only is None else set(only)
+    if only is not None:
+        there = {_place_of(name) for _, name in sites_of(model, site, task.examples[0], positions)}
+        for one in only:
+            if one not in there:
+                raise InterpError(
+                    f"only: {one}: there is no such row; expected such as {min(there)}"
+                )
 
     def cells(examples: Sequence[Example]) -> list[NamedCell]:
         sites = [Site(site, layer) for layer in range(model.n_layers)]
@@ -76,7 +85,7 @@ def patch(
         origin = "clean prompt" if denoise else "corrupted prompt"
         found: list[NamedCell] = []
         for one, name in sites_of(model, site, examples[0], positions):
-            if chosen is not None and (one.layer, one.heads and one.heads[0]) not in chosen:
+            if only is not None and _place_of(name) not in only:
                 continue
             value = values[Site(site, one.layer)]
             if one.heads is not None:
@@ -128,9 +137,14 @@ def check_patch(
             )
 
 
+def _place_of(name: dict[str, Any]) -> tuple[int | str, ...]:
+    return tuple(name[key] for key in ROW if key in name)
+
+
 def goes_with(example: Example, positions: Positions) -> tuple[object, ...]:
-    """Examples with the same can share cells."""
-    return len(example.prompt.ids), example.places if positions == "places" else ()
+    """Examples with the same can share cells and passes."""
+    places = example.places if positions == "places" else ()
+    return len(example.prompt.ids), len(read_positions(example)), places
 
 
 def sites_of(

@@ -72,7 +72,7 @@ class Receiver:
 def trace_paths(
     model: Model,
     task: Task,
-    receivers: Sequence[Receiver] | Literal["logits"] = "logits",
+    receivers: Sequence[Receiver | str] | Literal["logits"] = "logits",
     metric: str | None = None,
     *,
     together: bool = False,
@@ -81,7 +81,7 @@ def trace_paths(
     """The effect of the path from each earlier head to each receiver.
 
     Args:
-        receivers: inputs of heads, or "logits": the path that no other head has a part in.
+        receivers: inputs of heads, such as "k1.3"; or "logits": the path that no other head has a part in.
         metric: a name of ``metrics.METRICS``; None: that of ``metrics.usual_metric``.
         together: patch all receivers that are later than the sender at once: one row a sender.
 
@@ -94,32 +94,33 @@ def trace_paths(
             layer (no head is before it), or what the sweep refuses.
     """
     check_corrupted(task)
-    if receivers != "logits":
-        _check_receivers(model, receivers)
+    ends = [] if receivers == "logits" else _checked(model, receivers)
 
     def cells(examples: Sequence[Example]) -> list[NamedCell]:
         changed = _senders(model, examples, options)
-        if receivers == "logits":
+        if not ends:
             return [
                 ({"layer": layer, "head": head, "receiver": "logits"}, edits)
                 for (layer, head), edits in changed.items()
             ]
-        return _to_receivers(model, examples, changed, receivers, together, options)
+        return _to_receivers(model, examples, changed, ends, together, options)
 
     return effects_of(model, task, cells, edit="path", metric=metric, normalise=True, **options)
 
 
-def _check_receivers(model: Model, receivers: Sequence[Receiver]) -> None:
+def _checked(model: Model, receivers: Sequence[Receiver | str]) -> list[Receiver]:
     if not receivers:
         raise InterpError("receivers: none given; expected such as k1.3, or logits")
-    for receiver in receivers:
+    found = [Receiver.parsed(one) if isinstance(one, str) else one for one in receivers]
+    for receiver in found:
         check_site(model, receiver.site)
         if receiver.layer == 0:
             raise InterpError(
                 f"receiver {receiver}: no head comes before layer 0; nothing to trace"
             )
-    if len(set(receivers)) < len(receivers):
-        raise InterpError(f"receivers: {', '.join(map(str, receivers))}: one is given twice")
+    if len(set(found)) < len(found):
+        raise InterpError(f"receivers: {', '.join(map(str, found))}: one is given twice")
+    return found
 
 
 def _senders(
@@ -179,8 +180,10 @@ def _given(
     begins = [(layer, 0) for layer, _ in senders]
     prompts = [example.prompt for example in examples]
     parts: dict[tuple[int, int], dict[Receiver, list[Tensor]]] = {s: {} for s in senders}
+    order: list[int] = []  # examples as they come, which need not be as they are given
     for members in split(model, examples, begins, options.get("batch_tokens", BATCH_TOKENS)):
         group = kept_pass(model, examples, prompts, members, begins, engine)
+        order += members
         length, n = group.ids.shape[1], len(members)
         rows = rows_in_a_pass(
             model, length, group.where.shape[1], options.get("batch_tokens", BATCH_TOKENS)
@@ -204,7 +207,8 @@ def _given(
                     by_cell = recording[receiver.site].unflatten(0, (len(chunk), n))
                     for sender, tensor in zip(chunk, by_cell, strict=True):
                         parts[sender].setdefault(receiver, []).append(tensor.clone())
+    back = torch.tensor(order).argsort()
     return {
-        sender: {receiver: torch.cat(tensors) for receiver, tensors in given.items()}
+        sender: {receiver: torch.cat(tensors)[back] for receiver, tensors in given.items()}
         for sender, given in parts.items()
     }

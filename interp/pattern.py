@@ -31,7 +31,7 @@ from interp.masks import KEY_TILE, QUERY_TILE, IndexMask
 # Gathered pairs are (pair, head, d_head) floats: a bound on how many are held at once.
 PAIR_CHUNK = 16_384
 # Queries that share one matrix product when a band of distances is asked for.
-BAND_BLOCK = 32
+BAND_BLOCK = 16
 
 
 class Pattern(ABC):
@@ -64,9 +64,9 @@ class Pattern(ABC):
 
     @abstractmethod
     def head_keys(
-        self, index: Int[Tensor, "batch head column"]
+        self, index: Int[Tensor, "batch head column"], queries: slice
     ) -> Float[Tensor, "batch head query column"]:
-        """Columns of each head's own: the weights of every query on keys chosen for that head."""
+        """Columns of each head's own: the weights of a range of queries on keys chosen for that head."""
 
     @abstractmethod
     def learned_sink(self) -> Float[Tensor, "batch head query"] | None:
@@ -201,8 +201,8 @@ class AttentionPattern(Pattern):
             queries = torch.arange(self.mask.n_queries, device=self.mask.device)
         total = self.lse.new_zeros(self.mask.batch, self.n_heads, self.mask.n_keys)
         for rows in queries.split(QUERY_TILE):
-            # Rows that see none of a tile's keys add nothing: small tiles, for many such rows.
-            for keys in self._tiles(QUERY_TILE):
+            # Rows that see none of a tile's keys add nothing, and small tiles have more such rows.
+            for keys in self._tiles(KEY_TILE // 2):
                 seen = self._seen(rows, keys)
                 looking = seen.any(-1).any(0)[0]
                 weights = self._block(rows[looking], keys, seen[:, :, looking])
@@ -229,15 +229,16 @@ class AttentionPattern(Pattern):
             query = torch.nn.functional.pad(query, (0, 0, extra - nearest, 0))
         key = torch.nn.functional.pad(key, (0, 0, extra + width - 1, 0))
         blocks = rearrange(
-            query, "b (kv g) (block q) d -> b kv block (g q) d", g=self._groups, q=step
+            query, "b (kv g) (block q) d -> b kv block (q g) d", g=self._groups, q=step
         )
-        dot = blocks @ key.unfold(2, step + width - 1, step)
-        dot = dot.unflatten(3, (self._groups, step))
+        # Keys of a block as they lie in memory, since a copy that swaps axes is slow.
+        windows = key.unfold(2, step + width - 1, step).mT.contiguous()
+        dot = (blocks @ windows.mT).unflatten(3, (step, self._groups))
         # Query q of a block sees its farthest key in column q, its nearest in column q + width − 1.
-        *outer, row, column = dot.stride()
-        shape = (*dot.shape[:4], step, width)
-        dot = dot.as_strided(shape, (*outer, row + column, column))
-        dot = rearrange(dot, "b kv block g q gap -> b (kv g) gap (block q)")[..., extra:]
+        *outer, row, head, column = dot.stride()
+        shape = (*dot.shape[:5], width)
+        dot = dot.as_strided(shape, (*outer, row + column, head, column))
+        dot = rearrange(dot, "b kv block q g gap -> b (kv g) gap (block q)")[..., extra:]
         index = torch.arange(nearest, self.mask.n_queries, device=self.mask.device)
         behind = index - torch.arange(farthest, nearest - 1, -1, device=self.mask.device)[:, None]
         batch = torch.arange(self.mask.batch, device=self.mask.device)[:, None, None, None]
@@ -245,28 +246,27 @@ class AttentionPattern(Pattern):
         return self._weights(dot, self.lse[:, :, None, nearest:], seen)
 
     def keys(self, index: Int[Tensor, " column"]) -> Float[Tensor, "batch head query column"]:
-        return self._columns(
-            self.key[:, :, index].repeat_interleave(self._groups, dim=1), index[:, None]
-        )
+        key = self.key[:, :, index].repeat_interleave(self._groups, dim=1)
+        return self._columns(key, index[:, None], slice(None))
 
     def head_keys(
-        self, index: Int[Tensor, "batch head column"]
+        self, index: Int[Tensor, "batch head column"], queries: slice
     ) -> Float[Tensor, "batch head query column"]:
         batch = torch.arange(self.mask.batch, device=index.device)[:, None, None]
         kv_head = torch.arange(self.n_heads, device=index.device)[:, None] // self._groups
-        return self._columns(self.key[batch, kv_head, index], index[..., None])
+        return self._columns(self.key[batch, kv_head, index], index[..., None], queries)
 
-    def _columns(self, key: Tensor, index: Tensor) -> Tensor:
-        """(batch, head, query, column): every query on keys (batch, head, column, d_head), which are
+    def _columns(self, key: Tensor, index: Tensor, queries: slice) -> Tensor:
+        """(batch, head, query, column): ``queries`` on keys (batch, head, column, d_head), which are
         those of ``index``.
 
         Columns are few: written as rows, and keys copied to heads, not queries, which are many.
         """
-        query, key = self._wide(self.query, key)
+        query, key = self._wide(self.query[:, :, queries], key)
         batch = torch.arange(self.mask.batch, device=self.mask.device)[:, None, None, None]
-        every = torch.arange(self.mask.n_queries, device=self.mask.device)
-        seen = self.mask.allowed(batch, every, index)
-        return self._weights(key @ query.mT, self.lse[:, :, None], seen).mT
+        positions = torch.arange(self.mask.n_queries, device=self.mask.device)[queries]
+        seen = self.mask.allowed(batch, positions, index)
+        return self._weights(key @ query.mT, self.lse[:, :, None, queries], seen).mT
 
     def _block(self, queries: Tensor, keys: slice, seen: Tensor) -> Tensor:
         """(batch, head, query, key): chosen queries × a tile of keys, of which some are ``seen``.
@@ -344,9 +344,10 @@ class DensePattern(Pattern):
         return self.weights.diagonal(-distance, dim1=-2, dim2=-1)
 
     def head_keys(
-        self, index: Int[Tensor, "batch head column"]
+        self, index: Int[Tensor, "batch head column"], queries: slice
     ) -> Float[Tensor, "batch head query column"]:
-        return self.weights.gather(-1, index[:, :, None].expand(-1, -1, self.mask.n_queries, -1))
+        weights = self.weights[:, :, queries]
+        return weights.gather(-1, index[:, :, None].expand(-1, -1, weights.shape[2], -1))
 
     def learned_sink(self) -> None:
         return None

@@ -99,7 +99,8 @@ class Questions:
         read = [rearrange(pattern.keys(self._keys), "batch head q column -> head (batch column q)")]
         for band in self._bands:
             read.append(rearrange(pattern.band(*band), "batch head gap q -> head (batch gap q)"))
-        read.append(self._ask_rest(pattern))
+        if len(self._rest):
+            read.append(self._ask_rest(pattern))
         return torch.cat(read, dim=1).index_select(1, self._place)
 
     def _ask_rest(self, pattern: AttentionPattern) -> Float[Tensor, "head rest"]:

@@ -363,9 +363,9 @@ class AnyTargets:
         if len(even) > role.rows:
             even = even[torch.linspace(0, len(even) - 1, role.rows, device=device).round().long()]
         self.even = even
-        self.query = torch.arange(n, device=device)
-        self.measured = (self.query % 2 == 1) & (mask.reachable > 1)  # (batch, query)
-        seen = mask.block(even, self.query).sum(2)  # (batch or 1, 1, key)
+        self.odd = torch.arange(1, n, 2, device=device)
+        self.choice = mask.reachable[:, 1::2] > 1  # (batch, odd query)
+        seen = mask.block(even, torch.arange(n, device=device)).sum(2)  # (batch or 1, 1, key)
         self.too_few = seen < role.viewers * seen.amax(-1, keepdim=True).clamp(min=1)
         self.seen = seen.clamp(min=1)
         draws = [
@@ -374,7 +374,7 @@ class AnyTargets:
         ]
         self.shift = torch.tensor(draws, device=device)[:, None]
         self.last = mask.real_queries.sum(-1, keepdim=True) - 1
-        self.chance = 1 / mask.reachable.clamp(min=1)[:, None]
+        self.chance = 1 / mask.reachable[:, None, 1::2].clamp(min=1)
 
     def score(self, pattern: Pattern) -> dict[str, Float[np.ndarray, "prompt head"]]:
         """One layer's measures."""
@@ -387,12 +387,13 @@ class AnyTargets:
         # Later if the prompt goes on that far, else earlier, else there is no wrong position to look at.
         later = position + self.shift
         wrong = torch.where(later < self.last, later, position - self.shift)
-        # The measured queries are those after the position, for the wrong position too.
         keys = torch.stack([position, wrong.clamp(min=0)], dim=-1)
+        # (batch, head, position or wrong, odd query): after the position, for the wrong one too.
         batch = torch.arange(mask.batch, device=mask.device)[:, None, None, None]
-        chosen = mask.allowed(batch, self.query, keys[..., None]) & self.measured[:, None, None]
-        chosen &= self.query > position[..., None, None]  # (batch, head, position or wrong, query)
-        mass, wrong_mass = (pattern.head_keys(keys).mT.double() * chosen).sum(-1).unbind(-1)
+        chosen = mask.allowed(batch, self.odd, keys[..., None]) & self.choice[:, None, None]
+        chosen &= self.odd > position[..., None, None]
+        weights = pattern.head_keys(keys, slice(1, None, 2)).mT
+        mass, wrong_mass = (weights.double() * chosen).sum(-1).unbind(-1)
         count, wrong_count = chosen.sum(-1).double().unbind(-1)
         chosen = chosen[:, :, 0]
         possible = (wrong >= 0) & (wrong_count > 0)
@@ -402,7 +403,7 @@ class AnyTargets:
             "mass_off_sink": torch.full_like(count, torch.nan),
             "learned_sink": torch.full_like(count, torch.nan)
             if learned is None
-            else (learned * chosen).sum(-1) / count,
+            else (learned[..., 1::2] * chosen).sum(-1) / count,
             "chance": (self.chance * chosen).sum(-1) / count,
             "null": torch.where(possible, wrong_mass / wrong_count, torch.nan),
             "n_queries": count,

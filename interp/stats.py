@@ -94,6 +94,22 @@ def ratio_interval(
     return ratio, low, high
 
 
+def resampled_ratios(
+    numerator: Float[np.ndarray, "prompt column"],
+    denominator: Float[np.ndarray, "prompt column"],
+    *,
+    resamples: int = 2_000,
+    seed: int = 0,
+) -> Float[np.ndarray, "resample column"]:
+    """Ratios of means in bootstrap samples over prompts, those of :func:`ratio_interval`, side by side.
+
+    For what is worked out from several columns of one sample; every value must be defined.
+    """
+    weights = _resampled_means(len(numerator), resamples, seed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (weights @ numerator) / (weights @ denominator)
+
+
 def _resampled_means(n: int, resamples: int, seed: int) -> Float[np.ndarray, "resample prompt"]:
     """Weights that give the mean of each bootstrap sample of n prompts."""
     rng = np.random.default_rng(seed)
@@ -121,6 +137,14 @@ def sign_flip_p(
             rng=np.random.default_rng(seed),
         ).pvalue
     return p
+
+
+def two_sided_p(
+    differences: Float[np.ndarray, "prompt column"], *, seed: int = 0
+) -> Float[np.ndarray, " column"]:
+    """Two-sided p that each column's mean is not 0: twice the smaller of both :func:`sign_flip_p`."""
+    above, below = (sign_flip_p(sign * differences, seed=seed) for sign in (1, -1))
+    return np.minimum(1, 2 * np.minimum(above, below))
 
 
 def spearman(a: Float[np.ndarray, " column"], b: Float[np.ndarray, " column"]) -> float:

@@ -27,7 +27,7 @@ from interp.edits import Placed, edited
 from interp.errors import InterpError
 from interp.forward import BATCH_TOKENS, logits_at
 from interp.kernels import Engine
-from interp.metrics import Metric, positions
+from interp.metrics import Metric, last_places, positions
 from interp.model import Model
 from interp.parts import Parts
 from interp.passes import (
@@ -43,7 +43,7 @@ from interp.passes import (
     split,
 )
 from interp.prompts import Prompt
-from interp.tasks import Example
+from interp.tasks import Example, check_examples
 
 AUDITED = 3
 # Tokens below which a pass costs about the same however few they are.
@@ -217,6 +217,7 @@ def _checked(
         )
     for metric in metrics:
         metric.check(examples)
+    check_examples(model, examples)
     prompts = [example.prompt for example in examples] if base is None else list(base)
     for prompt, example in zip(prompts, examples, strict=True):
         if len(prompt.ids) != len(example.prompt.ids):
@@ -286,8 +287,7 @@ def _rounding(
     """
     control = _measure(model, group, [(), ()], min(begins), metrics, engine)
     measured = np.abs(control - before[:, None]).max((1, 2))
-    last_place = torch.finfo(model.dtype).eps * max(1.0, float(group.before.abs().max()))
-    return np.maximum(4 * measured, 8 * last_place)
+    return np.maximum(4 * measured, last_places(group.before, model.dtype))
 
 
 def _plan(

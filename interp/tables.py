@@ -187,6 +187,12 @@ EFFECTS_PER_PROMPT = pa.DataFrameSchema(
         "prompt": pa.Column(str, description="name of the prompt"),
         "template": pa.Column(str, description="prompts of one template are dependent"),
         "position": pa.Column(int, required=False, description="of the place in this prompt"),
+        "donor": pa.Column(str, required=False, description="prompt that activations are from"),
+        "n_unseen": pa.Column(
+            int,
+            required=False,
+            description="mean by token: positions whose token no donor shows, mean over all there",
+        ),
         "effect": pa.Column(float, description="metric after the edit − before"),
         "baseline": pa.Column(float, description="metric before the edit"),
         "clean": pa.Column(float, required=False, description="metric of the clean prompt"),
@@ -216,6 +222,9 @@ EFFECTS = pa.DataFrameSchema(
         "corrupted": pa.Column(float, required=False, description="of the corrupted prompts, mean"),
         "p": _share("effect not 0: two-sided sign flips over templates"),
         "q": _share("p with false discoveries over all rows held"),
+        "n_unseen": pa.Column(
+            int, required=False, description="mean by token: positions without, over all prompts"
+        ),
         "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
         "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
     },
@@ -417,7 +426,7 @@ _SETS = {
     "model": KEYS["model"],
     "task": _EDITED["task"],
     "edit": pa.Column(
-        str, description="what heads outside the set give: mean over …, resample, zero"
+        str, description="what ablated heads give: mean, mean by template, resample, zero"
     ),
     "metric": _EDITED["metric"],
     "family": pa.Column(str, description="growing: one of a row of sets; named: by itself"),
@@ -525,6 +534,56 @@ HEAD_RANKING = pa.DataFrameSchema(
     name="head_ranking",
 )
 
+_TOGETHER = {name: _EDITED[name] for name in ("model", "task", "edit", "metric")} | {
+    "heads": pa.Column(str, description="ablated together, layer.head each"),
+    "kind": pa.Column(
+        str,
+        pa.Check.isin(["named", "random"]),
+        description="random: as many other heads of the same layers",
+    ),
+    "n_heads": pa.Column(int, pa.Check.ge(1), description="heads in the set"),
+}
+
+ABLATED_SETS_PER_PROMPT = pa.DataFrameSchema(
+    _TOGETHER
+    | {
+        "prompt": pa.Column(str, description="name of the prompt"),
+        "template": pa.Column(str, description="prompts of one template are dependent"),
+        "effect": pa.Column(float, description="metric with the set ablated − metric without"),
+        "baseline": pa.Column(float, description="metric before"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "heads", "prompt"],
+    name="ablated_sets_per_prompt",
+)
+
+ABLATED_SETS = pa.DataFrameSchema(
+    _TOGETHER
+    | {
+        "effect": pa.Column(float, description="metric after − before, mean over templates"),
+        "ci_low": pa.Column(float, nullable=True, description="bootstrap over templates, low end"),
+        "ci_high": pa.Column(
+            float, nullable=True, description="bootstrap over templates, high end"
+        ),
+        "baseline": pa.Column(float, description="metric before, mean over templates"),
+        "p": _share("named: (1 + n_as_large) / (1 + n_random)"),
+        "n_as_large": pa.Column(
+            "Int64",
+            pa.Check.ge(0),
+            nullable=True,
+            description="random sets of as large an |effect|",
+        ),
+        "n_random": pa.Column(int, pa.Check.ge(0), description="random sets"),
+        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "heads"],
+    name="ablated_sets",
+)
+
 _KNOCKED = {
     "model": KEYS["model"],
     "layer": pa.Column(
@@ -616,6 +675,8 @@ SCHEMAS = {
         HEAD_SETS,
         FAITHFULNESS_AREAS,
         HEAD_RANKING,
+        ABLATED_SETS_PER_PROMPT,
+        ABLATED_SETS,
         SINK_EFFECTS_PER_PROMPT,
         SINK_EFFECTS,
         SINK_MASSES,
@@ -691,7 +752,7 @@ def as_text(table: pd.DataFrame) -> str:
     if "key_token" in shown:
         shown["key_token"] = shown["key_token"].map(repr)
     for name in shown.select_dtypes("float"):
-        digits = "{:.2g}" if name in ("p", "q") else "{:.4f}"
+        digits = "{:.2g}" if name in ("p", "q", "p_without") else "{:.4f}"
         shown[name] = shown[name].map(digits.format, na_action="ignore")
     return shown.astype(object).where(shown.notna(), "").to_string(index=False)
 
@@ -782,6 +843,8 @@ def summarise_effects(
     table["q"] = stats.false_discovery_q(table["p"].to_numpy())
     table["n_templates"] = effects.notna().sum(axis=1)
     table["n_prompts"] = per_prompt.groupby(keys)["prompt"].count()
+    if "n_unseen" in per_prompt:
+        table["n_unseen"] = per_prompt.groupby(keys)["n_unseen"].sum()
     table = table.reset_index()
     order = table["effect"].abs().sort_values(ascending=False, kind="stable").index
     columns = [name for name in EFFECTS.columns if name in table]

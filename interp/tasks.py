@@ -19,13 +19,15 @@ template are not independent: intervals take whole templates).
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Literal
 
 from interp.errors import InterpError
 from interp.model import Model
 from interp.prompts import Prompt, repeated_random_prompts
-from interp.tokens import Bos, bos_id, encode, plain_ids
+from interp.tokens import Bos, bos_id, check_ids, check_length, encode, plain_ids
 from interp.world import held_out_pairs
 
 
@@ -57,6 +59,12 @@ class Example:
         name, n = self.prompt.name, len(self.prompt.ids)
         if self.answer is None and not self.answers and not self.scored:
             raise InterpError(f"example {name}: expected an answer, answers, or positions to score")
+        for token in (self.answer, self.wrong, *self.answers, *self.wrongs):
+            if token is not None and not isinstance(token, Integral):
+                raise InterpError(
+                    f"example {name}: answer {token!r}: expected the id of one token; where several are "
+                    "right, give answers and wrongs"
+                )
         both = set(self.answers) & set(self.wrongs)
         if both or bool(self.answers) != bool(self.wrongs):
             raise InterpError(
@@ -101,6 +109,24 @@ class Task:
         if not self.examples:
             why = "; ".join(f"{count} × {reason}" for reason, count in self.dropped)
             raise InterpError(f"task {self.name}: no examples are left{f' ({why})' if why else ''}")
+
+
+def check_examples(model: Model, examples: Sequence[Example]) -> None:
+    """Refuse prompts that the model can't read and answers that it has no logit of.
+
+    Raises:
+        InterpError: a prompt longer than the context, an id outside the vocabulary.
+    """
+    for example in examples:
+        for prompt in filter(None, (example.prompt, example.corrupted)):
+            check_ids(prompt.ids, model.vocab_size, f"prompt {prompt.name}")
+            check_length(prompt.ids, model.n_ctx, f"prompt {prompt.name}")
+        for token in (example.answer, example.wrong, *example.answers, *example.wrongs):
+            if token is not None and not 0 <= token < model.vocab_size:
+                raise InterpError(
+                    f"example {example.prompt.name}: answer {token} is not in the model's vocabulary "
+                    f"(0 to {model.vocab_size - 1}); is this the model's own tokenizer?"
+                )
 
 
 def copying(

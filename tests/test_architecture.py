@@ -22,7 +22,7 @@ LINE = (
     ["files", "lock", "environment", "strict_yaml"],  # what a run stands on
     ["masks", "kernels", "pattern", "attention"],  # the door
     ["checkpoint_checks", "loading", "tokens", "model"],
-    ["roles", "prompts", "questions", "forward", "checks"],
+    ["roles", "head_sets", "prompts", "questions", "forward", "checks"],
     ["stats", "tables", "figures"],  # of any table: they know of no model
     ["scores", "sink_rate", "reading", "formation"],
     ["config", "runs"],
@@ -31,7 +31,25 @@ LINE = (
     ["world", "training"],  # the little world, and the default model that is trained on it
     ["tasks", "pronoun_frames", "sentences", "years"],  # prompts with an answer
     ["metrics", "parts", "passes", "sweep"],  # many edits at once
-    ["effects", "ablation", "patching", "paths", "gradients"],  # does it matter?
+    [
+        "effects",
+        "ablation",
+        "patching",
+        "paths",
+        "gradients",
+        "outputs",
+        "direct",
+        "influence",
+        "quadrants",
+        "influence_figure",
+        "together",
+        "sink_effects",
+        "sink_mass",
+        "sink_figure",
+        "circuits",
+        "faithfulness",
+        "faithfulness_figure",
+    ],  # does it matter?
 )
 PLACE = {name: place for place, name in enumerate(name for room in LINE for name in room)}
 

@@ -16,16 +16,21 @@ from experiments.compose import CONFIGS, compose
 from experiments.keys import default_kinds, groups, keys_of
 from interp import strict_yaml
 from interp.config import (
+    AblateHeadsConfig,
+    CheckCircuitConfig,
     FindCompositionConfig,
     FindHeadsConfig,
     FindInductionConfig,
     FindPreviousTokenConfig,
     FindSinksConfig,
     Given,
+    KnockOutSinksConfig,
     ReadAttentionConfig,
     RepeatedRandom,
     SinkRate,
+    SplitEffectsConfig,
     Text,
+    WeightVsInfluenceConfig,
 )
 from interp.errors import InterpError
 from interp.roles import ROLES
@@ -36,7 +41,12 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
     "find_induction": FindInductionConfig,
     "find_heads": FindHeadsConfig,
     "find_composition": FindCompositionConfig,
+    "knock_out_sinks": KnockOutSinksConfig,
+    "ablate_heads": AblateHeadsConfig,
     "read_attention": ReadAttentionConfig,
+    "weight_vs_influence": WeightVsInfluenceConfig,
+    "split_effects": SplitEffectsConfig,
+    "check_circuit": CheckCircuitConfig,
 }
 NEEDED = {"read_attention": ["prompt=a b", "layer=1", "head=2"]}
 
@@ -64,8 +74,9 @@ def test_yaml_lists_every_key(name: str) -> None:
 
     config = EXPERIMENTS[name]
     sections = groups(config)
-    for kind in [kind for models in sections.values() for kind in models] or [None]:
-        kinds = default_kinds(config) | dict.fromkeys(sections, str(kind))
+    choices = [{section: kind} for section, models in sections.items() for kind in models]
+    for choice in choices or [{}]:
+        kinds = default_kinds(config) | choice
         data = _defaults(name, kinds)
         wanted = {
             path
@@ -96,7 +107,7 @@ def test_every_field_says_what_it_means() -> None:
     for config in EXPERIMENTS.values():
         for section, models in (groups(config) or {"": {"": None}}).items():
             for kind in models:
-                kinds = {section: kind} if section else {}
+                kinds = default_kinds(config) | ({section: kind} if section else {})
                 for key in keys_of(config, kinds).values():
                     assert key.description or key.path.endswith(".kind"), key.path
 
@@ -172,6 +183,30 @@ def test_contradictions_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         model(**keys)
+
+
+def test_heads_are_text_and_never_numbers(tmp_path: Path) -> None:
+    """18.10 is not 18.1: on the command line as it is written, in a file in quotes or not at all."""
+    for written in ("[18.10,18.1]", "18.10 18.1", "18.10"):
+        config = compose("ablate_heads", AblateHeadsConfig, [f"together={written}"])
+        assert config.together == written
+        file = tmp_path / "my.yaml"
+        file.write_text(strict_yaml.dump(config.model_dump(mode="json")), encoding="utf-8")
+        assert compose("ablate_heads", AblateHeadsConfig, files=[file]) == config
+        for line in (f"together: '{written}'", f"together: {written}"):
+            file.write_text(line)
+            if line.endswith("18.10 18.1") or "'" in line:
+                again = compose("ablate_heads", AblateHeadsConfig, files=[file])
+                assert again.together == written
+            else:
+                with pytest.raises(InterpError, match=r"of a number 18\.10 only 18\.1"):
+                    compose("ablate_heads", AblateHeadsConfig, files=[file])
+    with pytest.raises(InterpError, match="'x' is no head"):
+        compose("ablate_heads", AblateHeadsConfig, ["together=1.0 x"])
+    with pytest.raises(ValidationError, match="mean_over is read with ablation=mean only"):
+        AblateHeadsConfig(mean_over="token")
+    with pytest.raises(ValidationError, match="first_keys holds something twice"):
+        KnockOutSinksConfig(first_keys=[1, 1])
 
 
 def test_one_query_is_named_once() -> None:

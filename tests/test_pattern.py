@@ -99,9 +99,10 @@ def test_every_question_agrees_with_the_dense_pattern(case, seed):
     distance = int(torch.randint(0, n, (), generator=g))
     diagonal = dense.diagonal(-distance, dim1=-2, dim2=-1)
     torch.testing.assert_close(pattern.offset(distance), diagonal, **close)
-    own = torch.randint(0, n, (2, pattern.n_heads), generator=g)
-    columns = dense.gather(-1, own[:, :, None, None].expand(-1, -1, n, 1))[..., 0]
-    torch.testing.assert_close(pattern.head_keys(own), columns, **close)
+    own = torch.randint(0, n, (2, pattern.n_heads, 3), generator=g)
+    odd = slice(1, None, 2)
+    columns = dense.gather(-1, own[:, :, None].expand(-1, -1, n, -1))[:, :, odd]
+    torch.testing.assert_close(pattern.head_keys(own, odd), columns, **close)
     entropy = -torch.xlogy(dense, dense).sum(-1)
     torch.testing.assert_close(pattern.entropy(), entropy, atol=1e-5, rtol=1e-4)
 
@@ -118,6 +119,7 @@ def test_several_tiles_equal_one(window):
     pattern = AttentionPattern(query, key, lse, 0.25, mask)
     expected = written_out(query, key, 0.25, mask, None, None)
     torch.testing.assert_close(pattern.dense(), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(pattern.received(), expected.sum(2), atol=1e-4, rtol=1e-4)
     q = torch.arange(n)
     few = torch.randint(0, n, (300,), generator=g)
     many = torch.randint(0, n, (60_000,), generator=g)
@@ -145,10 +147,11 @@ def test_a_band_is_its_diagonals(window, batch, n):
     pattern = AttentionPattern(query, key, lse, 0.3, mask)
     for nearest, farthest in ((0, 0), (0, 3), (1, 1), (2, 4), (n - 3, n - 1)):
         band = pattern.band(nearest, farthest)
-        assert band.shape == (batch, 4, n, farthest - nearest + 1)
-        for i, distance in enumerate(range(nearest, farthest + 1)):
-            torch.testing.assert_close(band[:, :, distance:, i], pattern.offset(distance))
-            assert (band[:, :, :distance, i] == 0).all()
+        assert band.shape == (batch, 4, farthest - nearest + 1, n - nearest)
+        for i, distance in enumerate(range(farthest, nearest - 1, -1)):
+            diagonal, before = pattern.offset(distance), distance - nearest
+            torch.testing.assert_close(band[:, :, i, before:], diagonal)
+            assert (band[:, :, i, :before] == 0).all()
 
 
 @pytest.mark.parametrize(

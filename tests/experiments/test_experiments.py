@@ -103,8 +103,26 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
         [*ROLES],
     ),
     "ablate_heads": (
-        ["task.n_prompts=4", "task.period=7", "ablation=resample"],
-        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+        [
+            "task.n_prompts=4",
+            "task.period=7",
+            "ablation=resample",
+            "together=[1.0,2.3]",
+            "n_random=3",
+        ],
+        {
+            "table.csv",
+            "per_prompt.parquet",
+            "sets.csv",
+            "sets_per_prompt.parquet",
+            "effects.png",
+            "effects.pdf",
+        },
+        [],
+    ),
+    "knock_out_sinks": (
+        [*TEXT, "prompts.n_prompts=3", "first_keys=[1,4]", "by_layer=true", "n_random=1"],
+        {"table.csv", "per_prompt.parquet", "mass.csv", "sinks.png", "sinks.pdf"},
         [],
     ),
     "find_composition": (
@@ -116,6 +134,31 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
             "tests.csv",
             "composition.png",
             "composition.pdf",
+        },
+        [],
+    ),
+    "weight_vs_influence": (
+        ["task.n_prompts=4", "task.period=7", "target=induction_last", "judged_by=mean"],
+        {"table.csv", "per_prompt.parquet", "agreement.csv", "influence.png", "influence.pdf"},
+        [],
+    ),
+    "split_effects": (
+        ["task=copying", "task.n_prompts=4", "task.period=7", "ablation=zero"],
+        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+        [],
+    ),
+    "check_circuit": (
+        [
+            *("task=copying", "task.n_prompts=6", "task.period=7", "ablation=resample"),
+            *("circuit=given", "circuit.heads=early: 0.1 0.2; late: 2.3", "shares=[0.1,0.5]"),
+        ],
+        {
+            "table.csv",
+            "areas.csv",
+            "heads.csv",
+            "per_prompt.parquet",
+            "faithfulness.png",
+            "faithfulness.pdf",
         },
         [],
     ),
@@ -479,6 +522,30 @@ BAD = {
     "repeats over the context": Bad("find_heads", ["prompts.periods=[33]"], "66 tokens > 64"),
     "windows over the context": Bad("find_sinks", ["prompts.length=65"], "65 tokens > 64"),
     "layer": Bad("read_attention", [*ROW, "layer=3"], "layer=3: .* has layers 0 to 2"),
+    "circuit": Bad(
+        "check_circuit",
+        ["task=copying", "circuit=given", "circuit.heads=0.1 2.4"],
+        r"set 'circuit', head 2\.4: .* has query heads 0 to 3",
+    ),
+    "ranking": Bad("check_circuit", ["task=copying", "ranking=no.csv"], "no table no.csv"),
+    "one template": Bad(
+        "check_circuit",
+        ["task=copying", "task.n_prompts=1", "task.period=5"],
+        "all 1 prompts are of one template",
+    ),
+    "a head of a set": Bad(
+        "ablate_heads", ["task.period=5", "together=[1.0,2.10]"], "query heads 0 to 3 .* no head 10"
+    ),
+    "no other heads": Bad(
+        "ablate_heads",
+        ["task.period=5", "together=1.0 1.1 1.2"],
+        "layer 1: 3 of 4 heads are named, which leaves 1 to compare",
+    ),
+    "no room for the control": Bad(
+        "knock_out_sinks",
+        [*GIVEN, f"prompts.texts={'t5 ' * 12}", "first_keys=[4]"],
+        "12 tokens: too few to hold the first 4 keys .* at least 16",
+    ),
     "head": Bad("read_attention", [*ROW, "head=4"], "head=4: layer 0 of .* has heads 0 to 3"),
     "query": Bad("read_attention", [*ROW, "query=3"], "query=3: the prompt has 3 tokens, 0 to 2"),
     "query from the end": Bad(
