@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from experiments.launch import progress
 from experiments.scoring import draw, load
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from interp.sweep import Plan
     from interp.tasks import Task
 
+Found = TypeVar("Found")
 Measuring = Callable[..., "tuple[pd.DataFrame, float]"]
 """(model, task, **options of interp.effects.Options) → (a row a cell and prompt, largest difference)."""
 
@@ -41,15 +42,10 @@ def measure(
     """
     from interp import tables
 
-    model = load(config, folder)
-    task = make_task(config, model)
-    record_task(task, folder)
+    model, task = prepare(config, folder)
     per_prompt, difference = swept(config, folder, model, task, measuring)
     folder.record(largest_difference_from_plain_passes=difference)
-    summary = tables.summarise_effects(per_prompt, confidence=config.confidence, seed=config.seed)
-    folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
-    folder.write("table.csv", lambda path: tables.write(summary, path))
-    say(config, summary, what)
+    say(config, save(config, folder, per_prompt), what)
     if also is not None:
         also(model, task)
     sys.stdout.flush()
@@ -57,14 +53,32 @@ def measure(
     folder.remove("parts")
 
 
+def prepare(config: EffectConfig, folder: RunFolder) -> tuple[Model, Task]:
+    """The model and what it is asked, both recorded."""
+    model = load(config, folder)
+    task = make_task(config, model)
+    record_task(task, folder)
+    return model, task
+
+
+def save(config: EffectConfig, folder: RunFolder, per_prompt: pd.DataFrame) -> pd.DataFrame:
+    """Write the effects on each prompt and their summary, which is given back."""
+    from interp import tables
+
+    summary = tables.summarise_effects(per_prompt, confidence=config.confidence, seed=config.seed)
+    folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
+    folder.write("table.csv", lambda path: tables.write(summary, path))
+    return summary
+
+
 def swept(
     config: EffectConfig | KnockOutSinksConfig,
     folder: RunFolder,
     model: Model,
     task: Task,
-    measuring: Measuring,
+    measuring: Callable[..., Found],
     part: str = "",
-) -> tuple[pd.DataFrame, float]:
+) -> Found:
     """Measure under a progress bar; what is finished is kept, and found again by the same command."""
     from interp.parts import Parts
 
@@ -78,7 +92,7 @@ def swept(
         def on_plan(plan: Plan) -> None:
             folder.log.info("%s", plan)
             bar.expect(plan.n_cells * len(task.examples))
-            if not told:  # the others are of other examples, or alike
+            if not told and sys.stderr.isatty():  # the others are of other examples, or alike
                 seconds = plan.seconds * len(task.examples) / plan.n_examples
                 several = f"; {len(task.examples)} examples in all, about {seconds:.0f} s"
                 print(f"{folder.name}: {plan}{several}", file=sys.stderr)

@@ -54,7 +54,7 @@ def summarise(per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int =
     shape = of.above.shape[1:]
     gap = np.broadcast_to(of.gap[:, None], (len(of.gap), int(np.prod(shape))))
     found = stats.ratio_interval(of.above.reshape(gap.shape), gap, confidence=confidence, seed=seed)
-    f, low, high = (part.reshape(shape) for part in found)
+    f, low, high = (part.reshape(shape) + 0.0 for part in found)  # 0 over a gap below 0 is 0 too
     table = of.sets.assign(**_same(per_prompt), n_random=shape[1] - 1)
     for kept, column, ends in ((0, "faithfulness", "ci"), (1, "without", "without")):
         table[column] = f[:, 0, kept]

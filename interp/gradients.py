@@ -34,7 +34,7 @@ from interp import stats
 from interp.edits import Recording, Replace, edited
 from interp.effects import Measured, Options, as_table, ends, metric_for
 from interp.errors import InterpError
-from interp.forward import logits_at
+from interp.forward import BATCH_TOKENS, logits_at
 from interp.kernels import Engine, attend, softcapped
 from interp.metrics import Metric, last_places
 from interp.metrics import positions as read_positions
@@ -46,7 +46,7 @@ from interp.sites import Kind, Site
 from interp.tables import AUDIT
 from interp.tasks import Example, Task, check_examples
 
-# Tokens in one pass with gradients, every step of which is kept: 1.5 MB a token for 135 million weights.
+# Most tokens in a pass with gradients: every step of it is kept, 1.5 MB a token for 135 million weights.
 GRAPH_TOKENS = 1_024
 
 
@@ -60,7 +60,7 @@ def attribute(
     *,
     steps: int | None = None,
     correct_qk: bool = False,
-    batch_tokens: int = GRAPH_TOKENS,
+    batch_tokens: int = BATCH_TOKENS,
     engine: Engine = "auto",
 ) -> pd.DataFrame:
     """Estimate what :func:`~interp.patching.patch` measures, with the same arguments and rows.
@@ -68,7 +68,7 @@ def attribute(
     Args:
         steps: points of integrated gradients; None: the plain gradient at the prompt that is run.
         correct_qk: for sites q and k: compute the change of the weights exactly.
-        batch_tokens: tokens in one pass.
+        batch_tokens: tokens in one pass, of which there are never more than ``GRAPH_TOKENS``.
 
     Returns:
         a table as ``tables.EFFECTS_PER_PROMPT`` describes, ``effect`` being the estimate.
@@ -80,6 +80,34 @@ def attribute(
     check_patch(model, task, site, positions, direction)
     chosen = metric_for(task, metric)
     check_examples(model, task.examples)
+    _check_estimate(site, direction, chosen, steps, correct_qk)
+    together: dict[object, list[int]] = {}
+    for i, example in enumerate(task.examples):
+        together.setdefault(goes_with(example, positions), []).append(i)
+    measured = []
+    for whole in together.values():
+        one = task.examples[whole[0]]
+        length, scored = len(one.prompt.ids), len(read_positions(one))
+        size = rows_in_a_pass(model, length, scored, min(batch_tokens, GRAPH_TOKENS))
+        for start in range(0, len(whole), size):
+            members = whole[start : start + size]
+            examples = [task.examples[i] for i in members]
+            with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has set
+                pair = _Pair(model, examples, site, positions, direction, engine, correct_qk)
+                gradient = pair.gradient(chosen, steps)
+            named = sites_of(model, site, examples[0], positions)
+            values = {"effect": np.stack([_effect(one, pair, gradient) for one, _ in named])}
+            values |= pair.values(chosen)
+            measured.append(Measured(members, [name for _, name in named], values))
+    kind = "attribution" if steps is None else f"attribution, {steps} steps"
+    kind += ", QK corrected" if correct_qk else ""
+    return as_table(model, task, measured, f"{direction}: {kind}", chosen.name)
+
+
+def _check_estimate(
+    site: Kind, direction: Direction, metric: Metric, steps: int | None, correct_qk: bool
+) -> None:
+    """Refuse what has no gradient, or none that says anything."""
     if site == "pattern":
         raise InterpError("site=pattern: gradients of weights are not taken; expected q, k, v or z")
     if correct_qk and site not in ("q", "k"):
@@ -88,30 +116,12 @@ def attribute(
         )
     if steps is not None and steps < 1:
         raise InterpError(f"steps={steps}: expected at least 1")
-    if chosen.name == "kl" and direction == "noise" and steps is None:
+    if metric.name == "flips":
+        raise InterpError("metric=flips has no gradient; take the logit difference or the loss")
+    if metric.name == "kl" and direction == "noise" and steps is None:
         raise InterpError(
             "metric=kl: its gradient at the clean prompt is 0; give steps, or another metric"
         )
-    together: dict[object, list[int]] = {}
-    for i, example in enumerate(task.examples):
-        together.setdefault(goes_with(example, positions), []).append(i)
-    measured = []
-    for whole in together.values():
-        one = task.examples[whole[0]]
-        length, scored = len(one.prompt.ids), len(read_positions(one))
-        size = rows_in_a_pass(model, length, scored, batch_tokens)
-        for start in range(0, len(whole), size):
-            members = whole[start : start + size]
-            examples = [task.examples[i] for i in members]
-            pair = _Pair(model, examples, site, positions, direction, engine, correct_qk)
-            gradient = pair.gradient(chosen, steps)
-            named = sites_of(model, site, examples[0], positions)
-            values = {"effect": np.stack([_effect(one, pair, gradient) for one, _ in named])}
-            values |= pair.values(chosen)
-            measured.append(Measured(members, [name for _, name in named], values))
-    kind = "attribution" if steps is None else f"attribution, {steps} steps"
-    kind += ", QK corrected" if correct_qk else ""
-    return as_table(model, task, measured, f"{direction}: {kind}", chosen.name)
 
 
 Estimates = dict[int, Float[Tensor, "example *head pos"]]
@@ -193,10 +203,6 @@ class _Pair:
         if own:
             self.base_logits = logits.detach()
         value = metric.measure(logits, self.clean_logits, self.examples)
-        if not value.requires_grad:
-            raise InterpError(
-                f"metric={metric.name} has no gradient; take the logit difference or the loss"
-            )
         tensors = [recording[site] for site in wanted]
         found = torch.autograd.grad(value.sum(), tensors)
         return recording, dict(zip(wanted, found, strict=True))
@@ -308,12 +314,14 @@ class Audit:
             for all; NaN below three.
         sign_agreement: share of the random rows whose estimate has the sign of the exact effect.
         worst_miss: the audited row of the largest |estimate − exact|, by name, and that difference.
+        largest_difference: of the exact effects to plain forward passes, over a sample.
     """
 
     table: pd.DataFrame
     rank_agreement: float
     sign_agreement: float
     worst_miss: tuple[str, float]
+    largest_difference: float
 
     def __str__(self) -> str:
         what, miss = self.worst_miss
@@ -358,7 +366,9 @@ def audit(
         positions = "all" if (estimates.place == estimates.position.astype(str)).all() else "places"
     direction: Direction = "denoise" if one.edit.startswith("denoise") else "noise"
     only = [*table[keys].itertuples(index=False, name=None)]
-    exact, _ = patch(model, task, one.site, positions, direction, one.metric, only=only, **options)
+    exact, difference = patch(
+        model, task, one.site, positions, direction, one.metric, only=only, **options
+    )
     exact = _over_templates(exact, keys).rename(columns={"effect": "exact"})
     table = table.merge(exact, on=keys, validate="one_to_one")
     for key in ("model", "site", "unit", "task", "edit", "metric"):
@@ -371,6 +381,7 @@ def audit(
         stats.spearman(sample.estimate.abs().to_numpy(), sample.exact.abs().to_numpy()),
         float((np.sign(sample.estimate) == np.sign(sample.exact)).mean()),
         (_named(table.iloc[int(miss.to_numpy().argmax())]), float(miss.max())),
+        difference,
     )
 
 

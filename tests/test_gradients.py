@@ -152,8 +152,9 @@ def test_the_model_is_left_as_it_was():
         np.testing.assert_allclose(table.effect, expected.effect, rtol=1e-4, atol=1e-5)
     hooks = [len(module._forward_hooks) for module in model.hf_model.modules()]
     assert sum(hooks) == 0
-    with torch.no_grad():  # a caller's own setting
-        pd.testing.assert_frame_equal(attribute(model, task, "z", steps=2), none)
+    for setting in (torch.no_grad, torch.inference_mode):  # a caller's own
+        with setting():
+            pd.testing.assert_frame_equal(attribute(model, task, "z", steps=2), none)
 
 
 # --- the correction of queries and keys -----------------------------------------------------------
@@ -243,11 +244,12 @@ def test_a_run_patched_with_itself_is_estimated_to_be_as_it_was():
 # --- integrated gradients -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("direction", ["denoise", "noise"])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
+@pytest.mark.parametrize(
+    "family, direction", [("gpt2", "denoise"), ("llama", "noise"), ("gemma2", "denoise")]
+)
 def test_integrated_gradients_are_complete(family, direction):
     """Over all inputs they add up to what the metric changes between the prompts; one gradient does not."""
-    model, task = tiny(family), pairs()
+    model, task = tiny(family), pairs(((8, 1), (8, 3)))
 
     def missed(steps):
         table = attribute(model, task, "resid_pre", direction=direction, steps=steps)
@@ -255,7 +257,7 @@ def test_integrated_gradients_are_complete(family, direction):
         gap = (inputs.clean - inputs.corrupted) * (1 if direction == "denoise" else -1)
         return ((inputs.effect - gap).abs() / gap.abs()).max()
 
-    assert missed(200) < 0.01 < missed(None)
+    assert missed(40) < 0.01 and missed(None) > 1
 
 
 def test_integrated_gradients_are_means_over_the_way():
@@ -318,10 +320,8 @@ def test_the_audit_by_hand():
         where = miss.idxmax()
         name = f"layer {where[0]}" if kind == "mlp_out" else f"{where[0]}.{where[1]}"
         assert name in found.worst_miss[0] and str(where[-1]) in found.worst_miss[0]
-        again = audit(model, task, estimates, n_top=2, n_random=5, seed=4)
-        pd.testing.assert_frame_equal(again.table, found.table)
-        other = audit(model, task, estimates, n_top=0, n_random=5, seed=5)
-        assert set(other.table.set_index(keys).index) != set(drawn.index)
+    other = audit(model, task, estimates, n_top=0, n_random=5, seed=5)
+    assert set(other.table.set_index(keys).index) != set(drawn.index)
     single = pairs(((6, 1), (6, 2)))
     at_all = audit(model, single, attribute(model, single, "v", "all"), n_top=3, n_random=3)
     assert set(at_all.table.place) <= set("012345")

@@ -147,6 +147,16 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
         {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
         [],
     ),
+    "patch_heads": (
+        ["task=copying", "task.n_prompts=3", "task.period=5", "positions=all", "direction=noise"],
+        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+        [],
+    ),
+    "trace_paths": (
+        ["task=copying", "task.n_prompts=3", "task.period=5", "receivers=[q1.0,k2.1]"],
+        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+        [],
+    ),
     "check_circuit": (
         [
             *("task=copying", "task.n_prompts=6", "task.period=7", "ablation=resample"),
