@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from interp.errors import InterpError
     from interp.figures import layer_by_head
     from interp.forward import capture, logits_at
+    from interp.gradients import attribute, audit
     from interp.head_sets import HeadSet, growing_sets, named_sets
     from interp.influence import weigh_heads
     from interp.metrics import METRICS
     from interp.model import Model, load_model
     from interp.named_pairs import named_against_others
+    from interp.patching import patch
+    from interp.paths import Receiver, trace_paths
     from interp.prompts import (
         Prompt,
         given_prompts,
@@ -64,6 +67,7 @@ __all__ = [
     "InterpError",
     "Model",
     "Prompt",
+    "Receiver",
     "Recording",
     "Redirect",
     "Replace",
@@ -73,6 +77,8 @@ __all__ = [
     "__version__",
     "ablate_heads",
     "ablate_together",
+    "attribute",
+    "audit",
     "capture",
     "check_circuit",
     "check_model",
@@ -95,6 +101,7 @@ __all__ = [
     "logits_at",
     "named_against_others",
     "named_sets",
+    "patch",
     "prompts_of_ids",
     "pronouns",
     "python_docs",
@@ -112,12 +119,15 @@ __all__ = [
     "summarise_sinks",
     "text_prompts",
     "text_task",
+    "trace_paths",
     "weigh_heads",
 ]
 
 _HOME = {
     "ablate_heads": "ablation",
     "ablate_together": "together",
+    "attribute": "gradients",
+    "audit": "gradients",
     "capture": "forward",
     "check_circuit": "circuits",
     "check_model": "checks",
@@ -148,6 +158,7 @@ _HOME = {
     "Model": "model",
     "named_against_others": "named_pairs",
     "named_sets": "head_sets",
+    "patch": "patching",
     "Prompt": "prompts",
     "prompts_of_ids": "prompts",
     "pronouns": "sentences",
@@ -156,6 +167,7 @@ _HOME = {
     "rank_heads": "circuits",
     "read_row": "reading",
     "read_text": "prompts",
+    "Receiver": "paths",
     "Recording": "edits",
     "Redirect": "edits",
     "repeated_random_prompts": "prompts",
@@ -173,6 +185,7 @@ _HOME = {
     "Task": "tasks",
     "text_prompts": "prompts",
     "text_task": "sink_effects",
+    "trace_paths": "paths",
     "weigh_heads": "influence",
 }
 

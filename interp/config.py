@@ -621,6 +621,35 @@ class PatchHeadsConfig(EffectConfig):
     )
 
 
+class AttributeHeadsConfig(PatchHeadsConfig):
+    """Patches estimated from gradients, some of them audited."""
+
+    steps: PositiveInt | None = Field(
+        default=None,
+        description="Points of integrated gradients on the way between the two prompts; null: the gradient "
+        "at the prompt that is run.",
+        examples=["10"],
+    )
+    correct_qk: bool = Field(
+        default=False,
+        description="For site=q or k: what a patch changes of the attention weights, computed exactly.",
+    )
+    audit: int = Field(
+        default=10, ge=0, description="Largest estimates that are patched exactly; 0: no audit."
+    )
+    n_random: int = Field(
+        default=20, ge=3, description="Others that are, drawn at random: they stand for all."
+    )
+
+    @model_validator(mode="after")
+    def _each_where_it_is_read(self) -> AttributeHeadsConfig:
+        if self.correct_qk and self.site not in ("q", "k"):
+            raise ValueError(f"correct_qk is for site=q and site=k, and site is {self.site}")
+        if self.audit == 0 and self.n_random != type(self).model_fields["n_random"].default:
+            raise ValueError("n_random is read with an audit only, and audit is 0")
+        return self
+
+
 class TracePathsConfig(EffectConfig):
     """Paths from each head to receivers."""
 

@@ -104,7 +104,7 @@ def effects(table: pd.DataFrame, *, level: float = LEVEL, most: int = 30) -> Fig
         most: heads at most, where places go across.
     """
     value = "effect"
-    if (table.edit == "denoise").all() and table.normalised.notna().any():
+    if table.edit.str.startswith("denoise").all() and table.normalised.notna().any():
         value = "normalised"
     down, across, names_down, names_across = _axes_of(table, value, most)
     shape = len(names_down), len(names_across)
@@ -134,7 +134,9 @@ def effects(table: pd.DataFrame, *, level: float = LEVEL, most: int = 30) -> Fig
             ticks = range(0, len(names), step)
             turned = {"rotation": 90} if direction == "x" and each else {}
             getattr(axis, f"set_{direction}ticks")(ticks, [names[i] for i in ticks], **turned)
-        figure.colorbar(image, ax=axis, label=f"{value} effect".replace("effect effect", "effect"))
+        label = "effect" if value == "effect" else f"{value} effect"
+        estimated = table.edit.str.contains("attribution").all()
+        figure.colorbar(image, ax=axis, label=f"estimated {label}" if estimated else label)
         what = one.receiver if "receiver" in table else one.site if "site" in table else "ablation"
         title = (
             f"{Path(one.model).name}: {one.edit} {what}, {one.task.replace('_', ' ')}, "

@@ -311,7 +311,7 @@ class Audit:
     Attributes:
         table: as ``tables.AUDIT`` describes: a row for each row of estimates that was patched exactly.
         rank_agreement: Spearman correlation of |estimate| and |exact| over the random rows, which stand
-            for all; NaN below three.
+            for all that are not 0; NaN below three.
         sign_agreement: share of the random rows whose estimate has the sign of the exact effect.
         worst_miss: the audited row of the largest |estimate − exact|, by name, and that difference.
         largest_difference: of the exact effects to plain forward passes, over a sample.
@@ -345,7 +345,8 @@ def audit(
 
     Args:
         estimates: of :func:`attribute`, for this model and task.
-        n_top, n_random: rows of each kind: heads, or heads (layers) at one place.
+        n_top, n_random: rows of each kind: heads, or heads (layers) at one place; drawn are those whose
+            estimate is not 0.
 
     Raises:
         InterpError: no rows asked for, or what ``patch`` refuses.
@@ -355,7 +356,9 @@ def audit(
     keys = [key for key in ROW if key in estimates]
     table = _over_templates(estimates, keys).rename(columns={"effect": "estimate"})
     by_size = table.estimate.abs().sort_values(ascending=False, kind="stable").index
-    drawn = np.random.default_rng([options.get("seed", 0), 3]).permutation(len(table))[:n_random]
+    # Where the prompts do not differ, estimate and effect are 0: no test of the one by the other.
+    differing = table.index[table.estimate != 0]
+    drawn = np.random.default_rng([options.get("seed", 0), 3]).permutation(differing)[:n_random]
     table = table.assign(
         in_top=table.index.isin(by_size[:n_top]), in_random=table.index.isin(drawn)
     )

@@ -224,16 +224,18 @@ class AttentionPattern(Pattern):
         later, step, width = self.mask.n_queries - nearest, BAND_BLOCK, farthest - nearest + 1
         # Whole blocks end with the prompt: they begin with queries that are dropped again.
         extra = -later % step
-        query, key = self._wide(self.query[:, :, max(nearest - extra, 0) :], self.key[:, :, :later])
+        # Keys that each block needs; before the first, where no one looks, the first stands in.
+        first = torch.arange(nearest - extra, self.mask.n_queries, step, device=self.mask.device)
+        window = first[:, None] - farthest + torch.arange(step + width - 1, device=first.device)
+        windows = self.key.index_select(2, window.clamp(min=0).flatten())
+        query, key = self._wide(self.query[:, :, max(nearest - extra, 0) :], windows)
         if extra > nearest:
             query = torch.nn.functional.pad(query, (0, 0, extra - nearest, 0))
-        key = torch.nn.functional.pad(key, (0, 0, extra + width - 1, 0))
         blocks = rearrange(
             query, "b (kv g) (block q) d -> b kv block (q g) d", g=self._groups, q=step
         )
-        # Keys of a block as they lie in memory, since a copy that swaps axes is slow.
-        windows = key.unfold(2, step + width - 1, step).mT.contiguous()
-        dot = (blocks @ windows.mT).unflatten(3, (step, self._groups))
+        dot = blocks @ key.unflatten(2, window.shape).mT
+        dot = dot.unflatten(3, (step, self._groups))
         # Query q of a block sees its farthest key in column q, its nearest in column q + width − 1.
         *outer, row, head, column = dot.stride()
         shape = (*dot.shape[:5], width)

@@ -17,6 +17,7 @@ from experiments.keys import default_kinds, groups, keys_of
 from interp import strict_yaml
 from interp.config import (
     AblateHeadsConfig,
+    AttributeHeadsConfig,
     CheckCircuitConfig,
     FindCompositionConfig,
     FindHeadsConfig,
@@ -25,11 +26,13 @@ from interp.config import (
     FindSinksConfig,
     Given,
     KnockOutSinksConfig,
+    PatchHeadsConfig,
     ReadAttentionConfig,
     RepeatedRandom,
     SinkRate,
     SplitEffectsConfig,
     Text,
+    TracePathsConfig,
     WeightVsInfluenceConfig,
 )
 from interp.errors import InterpError
@@ -43,6 +46,9 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
     "find_composition": FindCompositionConfig,
     "knock_out_sinks": KnockOutSinksConfig,
     "ablate_heads": AblateHeadsConfig,
+    "patch_heads": PatchHeadsConfig,
+    "trace_paths": TracePathsConfig,
+    "attribute_heads": AttributeHeadsConfig,
     "read_attention": ReadAttentionConfig,
     "weight_vs_influence": WeightVsInfluenceConfig,
     "split_effects": SplitEffectsConfig,
@@ -175,6 +181,13 @@ def test_wrong_keys_and_types_are_refused(keys: dict[str, Any]) -> None:
         (FindHeadsConfig, {"roles": []}, "at least 1 item"),
         (FindHeadsConfig, {"roles": ["inductoin"]}, "did you mean induction"),
         (FindHeadsConfig, {"roles": ["induction", "induction"]}, "is there twice"),
+        (AttributeHeadsConfig, {"correct_qk": True}, "correct_qk is for site=q and site=k"),
+        (AttributeHeadsConfig, {"audit": 0, "n_random": 5}, "read with an audit only"),
+        (AttributeHeadsConfig, {"n_random": 2}, "greater than or equal to 3"),
+        (TracePathsConfig, {"receivers": ["logits", "k1.0"]}, "logits stands alone"),
+        (TracePathsConfig, {"receivers": ["z1.0"]}, "expected logits, or such as q2.5"),
+        (TracePathsConfig, {"receivers": []}, "at least 1 item"),
+        (PatchHeadsConfig, {"site": "pattern"}, "Input should be 'q', 'k'"),
     ],
     ids=str,
 )

@@ -31,7 +31,8 @@ def test_what_is_saved_is_read_back(parts):
 
 
 @pytest.mark.parametrize(
-    "of", [["patch", "weights abd"], ["patch"], ["patch\nweights abc"], ["patchweights abc", ""], []]
+    "of",
+    [["patch", "weights abd"], ["patch"], ["patch\nweights abc"], ["patchweights abc", ""], []],
 )
 def test_the_piece_of_another_measurement_is_refused(parts, of):
     """By the texts one by one, not by what they are when joined; and the file stays."""
@@ -66,7 +67,9 @@ def test_a_damaged_piece_is_measured_again(parts):
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         assert parts.load("0", VALUES.shape) is None, length
-    for place in range(whole.index(b"PK\1\2"), len(whole)):  # one bit makes it look encrypted, or newer
+    for place in range(
+        whole.index(b"PK\1\2"), len(whole)
+    ):  # one bit makes it look encrypted, or newer
         for bit in range(8):
             damaged = bytearray(whole)
             damaged[place] ^= 1 << bit

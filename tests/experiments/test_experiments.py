@@ -81,6 +81,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SCORES = {"table.csv", "per_prompt.parquet", "heads.png", "heads.pdf"}
 RECORDS = {"config.yaml", "log.txt", "manifest.json"}
 TEXT = ["prompts.source=file", "prompts.path={place}/words.txt", "prompts.length=24", "bos=on"]
+COPYING = ["task=copying", "task.n_prompts=3", "task.period=5"]
+EFFECTS = {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"}
 RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
     "find_sinks": (
         [*TEXT, "prompts.n_prompts=6", "sink_rate={tokens: 16}"],
@@ -144,17 +146,14 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
     ),
     "split_effects": (
         ["task=copying", "task.n_prompts=4", "task.period=7", "ablation=zero"],
-        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+        EFFECTS,
         [],
     ),
-    "patch_heads": (
-        ["task=copying", "task.n_prompts=3", "task.period=5", "positions=all", "direction=noise"],
-        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
-        [],
-    ),
-    "trace_paths": (
-        ["task=copying", "task.n_prompts=3", "task.period=5", "receivers=[q1.0,k2.1]"],
-        {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"},
+    "patch_heads": ([*COPYING, "positions=all", "direction=noise"], EFFECTS, []),
+    "trace_paths": ([*COPYING, "receivers=[q1.0,k2.1]"], EFFECTS, []),
+    "attribute_heads": (
+        [*COPYING, "site=q", "correct_qk=true", "audit=3", "n_random=4"],
+        EFFECTS | {"audit.csv"},
         [],
     ),
     "check_circuit": (

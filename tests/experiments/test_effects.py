@@ -1,0 +1,219 @@
+"""The experiments that patch, on the model that comes along: killed and gone on with, and what they save."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import experiments
+from experiments.launch import launch
+from interp import tables
+from interp.gradients import attribute, audit
+from interp.model import load_model
+from interp.patching import patch
+from interp.paths import trace_paths
+from interp.tasks import little_world
+
+pytestmark = pytest.mark.usefixtures("composed_once")
+ROOT = Path(experiments.__file__).parent.parent
+FEW = ["threads=1", "task.n_prompts=4", "seed=2"]
+
+
+class Run(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def start(name: str, *arguments: str) -> Run:
+    """Run an experiment in this process, as the command line would."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+        code = launch(name, [*FEW, *arguments])
+    return Run(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    threads = torch.get_num_threads()
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("default")
+
+
+@pytest.fixture(scope="module")
+def task(model):
+    return little_world(model, n_prompts=4, seed=2)
+
+
+def manifest_of(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+KILLED = """
+import os, signal, sys
+from experiments.launch import launch
+from interp.parts import Parts
+
+save, saved = Parts.save, []
+
+def killed(parts, name, values):
+    save(parts, name, values)
+    saved.append(name)
+    if len(saved) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Parts.save = killed
+launch("patch_heads", sys.argv[1:])
+"""
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(here, monkeypatch):
+    """SIGKILL in the middle; then stopped again by Ctrl-C; then the same command: the same bytes."""
+    command = [*FEW, "batch_tokens=100", "direction=noise", "out=run"]
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, *command],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == -9, ran.stderr
+    run = here / "run"
+    assert manifest_of(run)["status"] == "running" and not (run / "table.csv").exists()
+    parts = {file: file.stat().st_mtime_ns for file in run.rglob("*.npz")}
+    assert len(parts) == 5
+
+    other = start("patch_heads", "batch_tokens=100", "direction=denoise", "out=run")
+    assert (
+        other.code == 2 and "unfinished run of another config: direction (noise there" in other.err
+    )
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("interp.parts.Parts.save", interrupt)
+        assert start("patch_heads", *command[3:]).code == 130
+    assert {file: file.stat().st_mtime_ns for file in run.rglob("*.npz")} == parts
+
+    done = start("patch_heads", *command[3:])
+    assert (done.code, done.err) == (0, "patch_heads: results in run\n")
+    manifest = manifest_of(run)
+    assert manifest["status"] == "done" and len(manifest["resumed"]) == 2
+    assert "5 finished parts were taken over" in (run / "log.txt").read_text()
+    assert not (run / "parts").exists()
+
+    whole = start("patch_heads", *command[3:-1], "out=whole")
+    assert (whole.code, whole.out) == (0, done.out)
+    for file in ("table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"):
+        assert (run / file).read_bytes() == (here / "whole" / file).read_bytes(), file
+    assert "taken over" not in (here / "whole" / "log.txt").read_text()
+
+
+def assert_saved(folder, per_prompt):
+    """The files are what the library gives."""
+    saved = tables.read(folder / "per_prompt.parquet")
+    pd.testing.assert_frame_equal(saved, per_prompt)
+    summary = tables.summarise_effects(per_prompt, seed=2)
+    pd.testing.assert_frame_equal(tables.read(folder / "table.csv"), summary)
+    assert manifest_of(folder)["largest_difference_from_plain_passes"] < 1e-4
+    return summary
+
+
+def test_patches_at_named_places(here, model, task):
+    arguments = ["positions=places", "site=resid_pre", "top=3", "out=run"]
+    run = start("patch_heads", *arguments)
+    assert run.code == 0, run.err
+    summary = assert_saved(here / "run", patch(model, task, "resid_pre", "places")[0])
+    first, columns, *rows = run.out.splitlines()[:5]
+    assert "little_world_indirect_object, denoise resid_pre at each position: effect on" in first
+    assert "(before: " in first and "4 prompts of 2 templates), largest of 12" in first
+    assert columns.split()[:3] == ["layer", "place", "effect"] and len(rows) == 3
+    assert f"{summary.effect.iloc[0]:.4f}" in rows[0]
+    assert manifest_of(here / "run")["task"]["n_templates"] == 2
+
+
+@pytest.mark.parametrize(
+    "receivers, together",
+    [("[logits]", "false"), ("[q2.5,k1.0]", "false"), ("[q2.5,k1.0]", "true")],
+)
+def test_paths(here, model, task, receivers, together):
+    run = start("trace_paths", f"receivers={receivers}", f"together={together}", "out=run")
+    assert run.code == 0, run.err
+    names = receivers.strip("[]").split(",")
+    expected, _ = trace_paths(
+        model, task, "logits" if names == ["logits"] else names, together=together == "true"
+    )
+    assert_saved(here / "run", expected)
+    assert f"paths to {', '.join(names)}: effect on logit_difference" in run.out
+
+
+def test_a_receiver_that_is_not_there_leaves_nothing(here):
+    run = start("trace_paths", "receivers=[k1.4]", "out=run")
+    assert run.code == 2 and "key-value heads 0 to 3 in a layer, no head 4" in run.err
+    assert not (here / "run").exists()
+
+
+def test_estimates_and_their_audit(here, model, task):
+    """Estimates are called so; the exact effects of the audited stand beside them, and in a file."""
+    run = start("attribute_heads", "site=v", "steps=2", "audit=2", "n_random=4", "out=run")
+    assert run.code == 0, run.err
+    estimates = attribute(model, task, "v", steps=2)
+    summary = assert_saved(here / "run", estimates)
+    assert (summary.edit == "denoise: attribution, 2 steps").all()
+    expected = audit(model, task, estimates, n_top=2, n_random=4, seed=2)
+    saved = tables.read(here / "run" / "audit.csv")
+    pd.testing.assert_frame_equal(saved, expected.table)
+    lines = run.out.splitlines()
+    assert "denoise: attribution, 2 steps of v: effect on logit_difference" in lines[0]
+    assert lines[1].split()[:4] == ["layer", "head", "estimate", "exact"]
+    exact = saved.set_index(["layer", "head"]).exact
+    for line, row in zip(lines[2:12], summary.itertuples(), strict=False):
+        shown = line.split()
+        assert shown[2] == f"{row.effect:.4f}"
+        if (row.layer, row.head) in exact:
+            assert shown[3] == f"{exact[row.layer, row.head]:.4f}"
+    assert lines[-1] == str(expected)
+    recorded = manifest_of(here / "run")["audit"]
+    assert recorded["rank_agreement"] == pytest.approx(expected.rank_agreement)
+    assert recorded["worst_miss"] == [*expected.worst_miss]
+
+
+def test_estimates_without_an_audit_say_so(here, model, task):
+    run = start("attribute_heads", "positions=places", "direction=noise", "audit=0", "out=run")
+    assert run.code == 0, run.err
+    assert run.out.splitlines()[-1].startswith("not audited: an estimate can be far from")
+    assert "exact" not in run.out and not (here / "run" / "audit.csv").exists()
+    saved = tables.read(here / "run" / "per_prompt.parquet")
+    expected = attribute(model, task, "z", "places", "noise")
+    pd.testing.assert_frame_equal(saved, expected)
+    assert np.isfinite(saved.effect).all()
+
+
+def test_what_has_no_gradient_is_refused(here):
+    run = start("attribute_heads", "metric=flips", "out=run")
+    assert (run.code, run.out) == (2, "")
+    assert (
+        run.err.startswith("attribute_heads: metric=flips has no gradient")
+        and run.err.count("\n") == 1
+    )
+    assert not (here / "run").exists()
