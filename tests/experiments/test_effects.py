@@ -87,10 +87,10 @@ launch("patch_heads", sys.argv[1:])
 
 def test_a_killed_run_goes_on_and_ends_the_same(here, monkeypatch):
     """SIGKILL in the middle; then stopped again by Ctrl-C; then the same command: the same bytes."""
-    command = [*FEW, "batch_tokens=100", "direction=noise", "out=run"]
+    same = ["batch_tokens=100", "direction=noise", "out=run"]
     path = os.pathsep.join([str(ROOT), *sys.path])
     ran = subprocess.run(
-        [sys.executable, "-c", KILLED, *command],
+        [sys.executable, "-c", KILLED, *FEW, *same],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -112,17 +112,17 @@ def test_a_killed_run_goes_on_and_ends_the_same(here, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr("interp.parts.Parts.save", interrupt)
-        assert start("patch_heads", *command[3:]).code == 130
+        assert start("patch_heads", *same).code == 130
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*.npz")} == parts
 
-    done = start("patch_heads", *command[3:])
+    done = start("patch_heads", *same)
     assert (done.code, done.err) == (0, "patch_heads: results in run\n")
     manifest = manifest_of(run)
     assert manifest["status"] == "done" and len(manifest["resumed"]) == 2
     assert "5 finished parts were taken over" in (run / "log.txt").read_text()
     assert not (run / "parts").exists()
 
-    whole = start("patch_heads", *command[3:-1], "out=whole")
+    whole = start("patch_heads", *same[:-1], "out=whole")
     assert (whole.code, whole.out) == (0, done.out)
     for file in ("table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"):
         assert (run / file).read_bytes() == (here / "whole" / file).read_bytes(), file
