@@ -37,7 +37,7 @@ def test_what_is_saved_is_read_back(parts):
 def test_the_piece_of_another_measurement_is_refused(parts, of):
     """By the texts one by one, not by what they are when joined; and the file stays."""
     parts.save("0", VALUES)
-    with pytest.raises(InterpError, match="is of another measurement .*overwrite=true") as error:
+    with pytest.raises(InterpError, match=r"is of another measurement .*overwrite=true") as error:
         Parts(parts.folder, of).load("0", VALUES.shape)
     assert str(parts.folder / "0.npz") in str(error.value) and "\n" not in str(error.value)
     assert parts.load("0", VALUES.shape) is not None
