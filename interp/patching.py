@@ -58,7 +58,8 @@ def patch(
             named places; "all": one position.
         direction: what is put where: see the module.
         metric: a name of ``metrics.METRICS``; None: that of ``metrics.usual_metric``.
-        only: rows to patch, by those of layer, head and place that the rows have; all if not given.
+        only: rows to patch, by those of layer, head and place that the rows have, or the first of these:
+            (3,) is all of layer 3; every row if not given.
 
     Returns:
         a table as ``tables.EFFECTS_PER_PROMPT`` describes, a row a cell and prompt, and the largest
@@ -70,11 +71,11 @@ def patch(
     """
     check_patch(model, task, site, positions, direction)
     if only is not None:
-        there = {_place_of(name) for _, name in sites_of(model, site, task.examples[0], positions)}
+        rows = [_parts_of(name) for _, name in sites_of(model, site, task.examples[0], positions)]
         for one in only:
-            if one not in there:
+            if not any(one in parts for parts in rows):
                 raise InterpError(
-                    f"only: {one}: there is no such row; expected such as {min(there)}"
+                    f"only: {one}: there is no such row; expected such as {rows[0][-1]}"
                 )
 
     def cells(examples: Sequence[Example]) -> list[NamedCell]:
@@ -85,7 +86,7 @@ def patch(
         origin = "clean prompt" if denoise else "corrupted prompt"
         found: list[NamedCell] = []
         for one, name in sites_of(model, site, examples[0], positions):
-            if only is not None and _place_of(name) not in only:
+            if only is not None and not any(part in only for part in _parts_of(name)):
                 continue
             value = values[Site(site, one.layer)]
             if one.heads is not None:
@@ -137,8 +138,10 @@ def check_patch(
             )
 
 
-def _place_of(name: dict[str, Any]) -> tuple[int | str, ...]:
-    return tuple(name[key] for key in ROW if key in name)
+def _parts_of(name: dict[str, Any]) -> list[tuple[int | str, ...]]:
+    """(layer,), (layer, head), (layer, head, place), or what of these a row has."""
+    whole = tuple(name[key] for key in ROW if key in name)
+    return [whole[:end] for end in range(1, len(whole) + 1)]
 
 
 def goes_with(example: Example, positions: Positions) -> tuple[object, ...]:

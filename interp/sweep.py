@@ -145,7 +145,7 @@ def sweep(
     plan = _plan(model, groups, begins, examples, batch_tokens)
     clean, before = (np.full((len(metrics), len(examples)), np.nan) for _ in range(2))
     values = np.full((len(metrics), len(cells), len(examples)), np.nan)
-    largest_rounding = np.zeros(len(metrics))
+    largest_rounding, places = np.zeros(len(metrics)), 0.0
     rng = np.random.default_rng([seed, 2])
     audited = [
         (int(rng.integers(len(cells))), int(rng.integers(len(examples)))) for _ in range(AUDITED)
@@ -166,6 +166,7 @@ def sweep(
             if on_plan is not None:
                 on_plan(plan)
         reference = group.reference
+        places = max(places, last_places(reference, model.dtype))
         references |= {i: reference[members.index(i)] for _, i in audited if i in members}
         for m, metric in enumerate(metrics):
             for into, logits in ((clean, reference), (before, group.before)):
@@ -195,6 +196,7 @@ def sweep(
     )
     scale = max(1.0, float(np.abs(clean).max()))
     allowed = tolerance * scale * (1 if model.dtype in (torch.float32, torch.float64) else 100)
+    allowed = max(allowed, places)
     if difference > allowed:
         raise InterpError(
             f"the sweep differs from plain forward passes by {difference:.2g} on {model.architecture}, over "

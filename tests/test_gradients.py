@@ -135,6 +135,20 @@ def test_both_ways_to_compute_attention_have_the_same_gradients(family):
         np.testing.assert_allclose(fused.effect, tiled.effect, rtol=1e-3, atol=1e-4 * size)
 
 
+@pytest.mark.parametrize("positions", ["together", "all"])
+def test_it_takes_two_passes_however_many_rows(positions):
+    """And one more for each step; the exact patches take one for each row, or a share of one."""
+    model, task = tiny("llama"), pairs(((8, 1), (8, 3)))
+    passes = []
+    embed = model.hf_model.get_input_embeddings()
+    embed.register_forward_hook(lambda *_: passes.append(1))
+    for steps, expected in ((None, 2), (3, 5)):
+        for options in (dict(site="z"), dict(site="k", correct_qk=True), dict(site="resid_pre")):
+            passes.clear()
+            attribute(model, task, positions=positions, steps=steps, **options)
+            assert len(passes) == expected
+
+
 def test_the_model_is_left_as_it_was():
     """No gradient stays at a weight, no flag is changed; frozen weights give the same estimates."""
     model, task = tiny("llama"), pairs()

@@ -16,10 +16,11 @@ from pairs import pairs, recorded_alone, tiny, value
 from interp import tables
 from interp.edits import Replace
 from interp.errors import InterpError
+from interp.model import load_model
 from interp.patching import patch
 from interp.prompts import Prompt
 from interp.sites import HEAD_KINDS, Site, adders
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, little_world
 
 FAMILIES = ["llama", "gpt2", "gemma2", "olmo2", "deepseek_v3", "gpt_neox"]
 KINDS = (*HEAD_KINDS, "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
@@ -196,6 +197,8 @@ def test_only_some_rows():
     np.testing.assert_allclose(some.effect, whole[chosen].effect, atol=1e-5)
     assert len(some) == 2 * 3
     assert set(patch(model, task, "mlp_out", only=[(2,)])[0].layer) == {2}
+    head = patch(model, task, "z", "places", only=[(1, 2)])[0]
+    assert {*zip(head.layer, head["head"], head.place, strict=True)} == {(1, 2, "A"), (1, 2, "END")}
     for only, says in (
         ([(1, 2), (3, 0)], r"only: \(3, 0\): there is no such row; expected such as \(0, 0\)"),
         ([(0, 4)], r"\(0, 4\): there is no such row"),
@@ -296,6 +299,17 @@ def test_what_the_model_does_not_have_is_refused():
         model.hf_model.get_submodule(name).weight.data[7] = torch.nan
         with pytest.raises(InterpError, match="NaN"):
             patch(model, task)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_narrow_numbers_large_effects_are_the_same(dtype):
+    """Logits of 20 are known to an eighth there: no reason to refuse the sweep."""
+    wide, narrow = load_model("default"), load_model("default", dtype=dtype)
+    task = little_world(wide, n_prompts=4)
+    expected, found = (patch(model, task)[0] for model in (wide, narrow))
+    large = expected.effect.abs() > 2
+    assert large.sum() >= 5
+    np.testing.assert_allclose(found.effect[large], expected.effect[large], rtol=0.2)
 
 
 # --- TransformerLens ------------------------------------------------------------------------------

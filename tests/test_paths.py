@@ -28,12 +28,9 @@ def projections(model, layer):
         each = zip("qkv", range(0, 120, 40), strict=True)
         return {kind: (module, first) for kind, first in each}
     attention = model.hf_model.model.layers[layer].self_attn
-    names = {
-        kind: f"{kind}_proj" for kind in "qkv"
-    }  # latent attention has others: none is asked for
-    return {
-        k: (getattr(attention, name), 0) for k, name in names.items() if hasattr(attention, name)
-    }
+    # Latent attention has others, or None in their place: none is asked for there.
+    made = {kind: getattr(attention, f"{kind}_proj", None) for kind in "qkv"}
+    return {kind: (module, 0) for kind, module in made.items() if module is not None}
 
 
 def run(model, prompt, z=None, given=None):
