@@ -49,6 +49,15 @@ class Tile:
 
 
 @dataclass(frozen=True, eq=False)
+class Looking:
+    """A tile of keys, the queries that see any of them, and what each sees."""
+
+    keys: slice
+    queries: Int[Tensor, " row"]
+    seen: Bool[Tensor, "one_or_batch 1 row key"]
+
+
+@dataclass(frozen=True, eq=False)
 class IndexMask:
     """The mask of one attention layer for one batch.
 
@@ -97,6 +106,45 @@ class IndexMask:
         return self.block(
             *(torch.arange(s.start, s.stop, device=self.device) for s in (queries, keys))
         )
+
+    def behind(
+        self, nearest: int, farthest: int
+    ) -> Bool[Tensor, "one_or_batch 1 distance later_query"]:
+        """Whether query i may see keys i − ``farthest`` … i − ``nearest``, in this order, for
+        i = ``nearest`` … n − 1; False before the first key. Kept: all layers ask the same."""
+        if (nearest, farthest) not in self._behind:
+            query = torch.arange(nearest, self.n_queries, device=self.device)[None, None, None]
+            gap = torch.arange(farthest, nearest - 1, -1, device=self.device)[:, None]
+            batch = torch.arange(self.batch, device=self.device)[:, None, None, None]
+            key = query - gap
+            self._behind[nearest, farthest] = self.allowed(batch, query, key.clamp(min=0)) & (
+                key >= 0
+            )
+        return self._behind[nearest, farthest]
+
+    def seen_by(self, queries: Int[Tensor, " row"]) -> list[Looking]:
+        """The tiles of keys that any of chosen queries see, and which do. The last answer is kept:
+        layer after layer asks for the same queries."""
+        asked = tuple(queries.tolist())
+        if asked not in self._seen_by:
+            self._seen_by.clear()
+            tiles = []
+            for left in range(0, self.n_keys, KEY_TILE):
+                keys = slice(left, min(left + KEY_TILE, self.n_keys))
+                seen = self.block(queries, torch.arange(left, keys.stop, device=self.device))
+                looking = seen.any(-1).any(0)[0]
+                if looking.any():
+                    tiles.append(Looking(keys, queries[looking], seen[:, :, looking]))
+            self._seen_by[asked] = tiles
+        return self._seen_by[asked]
+
+    @cached_property
+    def _behind(self) -> dict[tuple[int, int], Bool[Tensor, "one_or_batch 1 distance later_query"]]:
+        return {}
+
+    @cached_property
+    def _seen_by(self) -> dict[tuple[int, ...], list[Looking]]:
+        return {}
 
     @cached_property
     def real_queries(self) -> Bool[Tensor, "batch query"]:

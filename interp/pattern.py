@@ -94,12 +94,6 @@ class Pattern(ABC):
         if not 0 <= distance < n:
             raise InterpError(f"offset {distance} asked of a pattern over {n} tokens: 0 to {n - 1}")
 
-    def _seen_at(self, distance: int) -> Tensor:
-        """(batch, 1, query) what the mask lets queries see ``distance`` back."""
-        query = torch.arange(distance, self.mask.n_queries, device=self.mask.device)
-        batch = torch.arange(self.mask.batch, device=self.mask.device)[:, None, None]
-        return self.mask.allowed(batch, query, query - distance)
-
     def tiles(self) -> Iterator[tuple[slice, Float[Tensor, "batch head rows key"]]]:
         """All weights, ``QUERY_TILE`` rows at a time: (slice of queries, their weights)."""
         n = self.mask.n_queries
@@ -189,9 +183,16 @@ class AttentionPattern(Pattern):
         return torch.cat(parts, dim=1)
 
     def rows(self, index: Int[Tensor, " row"]) -> Float[Tensor, "batch head row key"]:
-        parts = [
-            self._block(index, keys, self._seen(index, keys)) for keys in self._tiles(KEY_TILE)
-        ]
+        parts = []
+        for start in range(0, self.mask.n_keys, KEY_TILE):
+            keys = slice(start, min(start + KEY_TILE, self.mask.n_keys))
+            seen = self.mask.block(index, torch.arange(start, keys.stop, device=index.device))
+            # Nothing is multiplied where the mask hides all of it.
+            parts.append(
+                self._block(index, keys, seen)
+                if seen.any()
+                else self.lse.new_zeros(self.mask.batch, self.n_heads, *seen.shape[2:])
+            )
         return torch.cat(parts, dim=-1)
 
     def received(
@@ -201,12 +202,9 @@ class AttentionPattern(Pattern):
             queries = torch.arange(self.mask.n_queries, device=self.mask.device)
         total = self.lse.new_zeros(self.mask.batch, self.n_heads, self.mask.n_keys)
         for rows in queries.split(QUERY_TILE):
-            # Rows that see none of a tile's keys add nothing, and small tiles have more such rows.
-            for keys in self._tiles(KEY_TILE // 2):
-                seen = self._seen(rows, keys)
-                looking = seen.any(-1).any(0)[0]
-                weights = self._block(rows[looking], keys, seen[:, :, looking])
-                total[..., keys] += weights.sum(2)
+            # Rows that see none of a tile's keys add nothing.
+            for tile in self.mask.seen_by(rows):
+                total[..., tile.keys] += self._block(tile.queries, tile.keys, tile.seen).sum(2)
         return total
 
     def offset(self, distance: int) -> Float[Tensor, "batch head later_query"]:
@@ -215,7 +213,9 @@ class AttentionPattern(Pattern):
         query, key = self._wide(self.query[:, :, distance:], self.key[:, :, : n - distance])
         grouped = rearrange(query, "b (kv g) q d -> b kv g q d", g=self._groups)
         dot = (grouped * key[:, :, None]).sum(-1).flatten(1, 2)
-        return self._weights(dot, self.lse[:, :, distance:], self._seen_at(distance))
+        return self._weights(
+            dot, self.lse[:, :, distance:], self.mask.behind(distance, distance)[:, :, 0]
+        )
 
     def band(self, nearest: int, farthest: int) -> Float[Tensor, "batch head distance later_query"]:
         # Blocks of queries times the keys any of them needs, of which the diagonals are kept: one
@@ -241,10 +241,7 @@ class AttentionPattern(Pattern):
         shape = (*dot.shape[:5], width)
         dot = dot.as_strided(shape, (*outer, row + column, head, column))
         dot = rearrange(dot, "b kv block q g gap -> b (kv g) gap (block q)")[..., extra:]
-        index = torch.arange(nearest, self.mask.n_queries, device=self.mask.device)
-        behind = index - torch.arange(farthest, nearest - 1, -1, device=self.mask.device)[:, None]
-        batch = torch.arange(self.mask.batch, device=self.mask.device)[:, None, None, None]
-        seen = self.mask.allowed(batch, index, behind.clamp(min=0)) & (behind >= 0)
+        seen = self.mask.behind(nearest, farthest)
         return self._weights(dot, self.lse[:, :, None, nearest:], seen)
 
     def keys(self, index: Int[Tensor, " column"]) -> Float[Tensor, "batch head query column"]:
@@ -271,26 +268,11 @@ class AttentionPattern(Pattern):
         return self._weights(key @ query.mT, self.lse[:, :, None, queries], seen).mT
 
     def _block(self, queries: Tensor, keys: slice, seen: Tensor) -> Tensor:
-        """(batch, head, query, key): chosen queries × a tile of keys, of which some are ``seen``.
-
-        Nothing is multiplied where the mask hides all of it.
-        """
-        if not seen.any():
-            return self.lse.new_zeros(self.mask.batch, self.n_heads, *seen.shape[2:])
+        """(batch, head, query, key): chosen queries × a tile of keys, of which some are ``seen``."""
         query, key = self._wide(self.query[:, :, queries], self.key[:, :, keys])
         grouped = rearrange(query, "b (kv g) q d -> b kv (g q) d", g=self._groups)
         dot = rearrange(grouped @ key.mT, "b kv (g q) k -> b (kv g) q k", g=self._groups)
         return self._weights(dot, self.lse[:, :, queries, None], seen)
-
-    def _tiles(self, width: int) -> Iterator[slice]:
-        """All keys, ``width`` at a time."""
-        for start in range(0, self.mask.n_keys, width):
-            yield slice(start, min(start + width, self.mask.n_keys))
-
-    def _seen(self, queries: Tensor, keys: slice) -> Tensor:
-        """(one or batch, 1, query, key) what the mask lets queries see of a tile of keys."""
-        index = torch.arange(keys.start, keys.stop, device=self.mask.device)
-        return self.mask.block(queries, index)
 
     def learned_sink(self) -> Float[Tensor, "batch head query"] | None:
         if self.sink is None:
