@@ -1,6 +1,6 @@
 """Zero ablation of every head: one TransformerLens forward pass per head against our sweep.
 
-    python benchmarks/ablation_sweep.py MODEL [--prompts 8] [--repeats 1] [--threads 2]
+    python benchmarks/ablation_sweep.py MODEL [--prompts 8] [--repeats 1] [--threads 2] [--batch-tokens 1024]
 
 Both run in this process on the same prompts (indirect objects of one length) and measure the logit
 difference; printed are seconds, their ratio, and the largest difference between the two tables.
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from interp.edits import Replace
+from interp.forward import BATCH_TOKENS
 from interp.metrics import METRICS
 from interp.model import load_model
 from interp.sentences import indirect_objects
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = load_model(options.model)
@@ -63,7 +65,9 @@ def main() -> None:
             for layer in range(model.n_layers)
             for head in range(model.n_heads)
         ]
-        return sweep(model, examples, cells, [METRICS["logit_difference"]]).values[0]
+        return sweep(
+            model, examples, cells, [METRICS["logit_difference"]], batch_tokens=options.batch_tokens
+        ).values[0]
 
     print(
         f"{model.name}: {model.n_layers} × {model.n_heads} heads, {len(examples)} × {usual} tokens"
