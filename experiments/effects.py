@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from interp.config import EffectConfig, KnockOutSinksConfig
+    from interp.lesson.config import ResolvePronounConfig
     from interp.model import Model
     from interp.runs import RunFolder
     from interp.sweep import Plan
@@ -72,7 +73,7 @@ def save(config: EffectConfig, folder: RunFolder, per_prompt: pd.DataFrame) -> p
 
 
 def swept(
-    config: EffectConfig | KnockOutSinksConfig,
+    config: EffectConfig | KnockOutSinksConfig | ResolvePronounConfig,
     folder: RunFolder,
     model: Model,
     task: Task,

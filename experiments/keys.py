@@ -169,6 +169,8 @@ def _describe(core: Any, constraints: Sequence[Any]) -> tuple[str, tuple[str, ..
     if get_origin(core) is tuple:
         item, item_constraints, _ = _unwrap(get_args(core)[0])
         words, choices, textual = _describe(item, item_constraints)
+        if get_origin(item) is tuple:
+            return f"list of lists{words.removeprefix('list')}", (), ""
         if choices:
             return f"list out of {', '.join(choices)}", choices, ""
         words = _PLURALS[item] + words.removeprefix(_WORDS[item])

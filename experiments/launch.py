@@ -4,12 +4,13 @@
     interp find_sinks --config my.yaml seed=1
 
 An experiment is a module with a docstring, `Config` (a model of interp.config), `run(config, folder)`
-and, if it can go on where it was stopped, `RESUMES = True`; its last line is
-`sys.exit(launch("NAME"))`. Results go to standard output, everything else to standard error or to
-log.txt in the run folder.
+and, if it can go on where it was stopped, `RESUMES = True`; `POSITIONAL = "key"` lets that key's value
+stand by itself. Its last line is `sys.exit(launch("NAME"))`. Results go to standard output, everything
+else to standard error or to log.txt in the run folder.
 
 Exit codes: 0 done; 1 a bug of ours (the traceback is in a file, which is named); 2 something the
-user can put right, said in one line; 130 interrupted; 141 nobody reads the output any more.
+user can put right, said in one line; 3 a run that was run again came out different; 130 interrupted;
+141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from interp.errors import InterpError
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-DONE, BUG, REFUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+DONE, BUG, REFUSED, DIFFERENT, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -94,17 +95,17 @@ def progress(total: int | None, label: str) -> Iterator[Bar]:
         yield Bar(bar)
 
 
-def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> None:
+def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> int | None:
     module = module or importlib.import_module(f"experiments.{name}")
     if "-h" in arguments or "--help" in arguments:
         from experiments.help import help_text
 
         print(help_text(name, module.__doc__ or "", module.Config))
-        return
+        return None
     from experiments.compose import compose
     from interp.runs import open_run
 
-    files, assignments = _options(arguments)
+    files, assignments = _options(arguments, getattr(module, "POSITIONAL", None))
     config = compose(name, module.Config, assignments, files)
     _check_path(getattr(config, "model", ""))
     command = ["python", "-m", f"experiments.{name}", *arguments]
@@ -112,8 +113,9 @@ def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> N
     with open_run(
         config.out, name, config, overwrite=config.overwrite, resume=resume, command=command
     ) as folder:
-        module.run(config, folder)
+        code: int | None = module.run(config, folder)
     _say(name, f"results in {folder.root}")
+    return code
 
 
 def _check_path(model: str) -> None:
@@ -123,31 +125,40 @@ def _check_path(model: str) -> None:
         raise InterpError(f"{model}: there is no such file or folder")
 
 
-def _options(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """(the files of `--config FILE` or `--config=FILE`, the other arguments)."""
+def _options(arguments: Sequence[str], positional: str | None) -> tuple[list[Path], list[str]]:
+    """(the files of `--config FILE` or `--config=FILE`, the other arguments as key=value).
+
+    `--to DIR` is another way to say `out=DIR`.
+    """
     files, rest = [], []
     waiting = iter(arguments)
     for argument in waiting:
-        option, equals, file = argument.partition("=")
-        if option != "--config":
+        option, equals, value = argument.partition("=")
+        if option in ("--config", "--to"):
+            value = value if equals else next(waiting, "")
+            if not value:
+                what = "file: --config my.yaml" if option == "--config" else "folder: --to runs/again"
+                raise InterpError(f"command line: {option} needs a {what}")
+            if option == "--to":
+                rest.append(f"out={value}")
+            else:
+                files.append(Path(value).expanduser())
+        elif positional and not argument.startswith("-") and not re.match(r"\w[\w.]*=", argument):
+            rest.append(f"{positional}={argument}")
+        else:
             rest.append(argument)
-            continue
-        file = file if equals else next(waiting, "")
-        if not file:
-            raise InterpError("command line: --config needs a file: --config my.yaml")
-        files.append(Path(file).expanduser())
     return files, rest
 
 
-def _guarded(name: str, action: Callable[[], None]) -> int:
-    """Do it; whatever goes wrong becomes an exit code and one line."""
+def _guarded(name: str, action: Callable[[], int | None]) -> int:
+    """Do it; its exit code if it gives one. Whatever goes wrong becomes an exit code and one line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a token that the console can't show is no error
             stream.reconfigure(errors="backslashreplace")
     if not sys.stderr.isatty():  # other libraries' progress bars; tqdm reads this when imported
         os.environ.setdefault("TQDM_DISABLE", "1")
     try:
-        action()
+        code = action()
         if sys.stdout is not None:  # closed by the caller (>&-)
             sys.stdout.flush()
     except InterpError as error:
@@ -166,7 +177,7 @@ def _guarded(name: str, action: Callable[[], None]) -> int:
         what = f"{type(error).__name__}: {error}"
         _say(name, f"internal error, please report it with {_report(error)}: {what}")
         return BUG
-    return DONE
+    return DONE if code is None else code
 
 
 def _refuse(name: str, message: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from experiments.launch import progress
 
@@ -13,15 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from interp.config import (
-        FormHeadsConfig,
-        Given,
-        KnockOutSinksConfig,
-        RepeatedRandom,
-        RunConfig,
-        ScoreConfig,
-        Text,
-    )
+    from interp.config import AnyRun, Given, Prompts, RepeatedRandom, RunConfig, ScoreConfig, Text
     from interp.model import Model
     from interp.prompts import Prompt
     from interp.roles import AnySink, Role
@@ -29,15 +21,32 @@ if TYPE_CHECKING:
     from interp.sink_rate import SinkRate
 
 
-def load(config: RunConfig, folder: RunFolder) -> Model:
-    """Load the model, doubt it, and record both."""
-    import torch
+class HasPrompts(Protocol):
+    """A config that says where prompts come from."""
 
-    from interp.checks import check_model
-    from interp.model import load_model
+    @property
+    def prompts(self) -> Prompts: ...  # noqa: D102
+    @property
+    def bos(self) -> Literal["on", "off", "tokenizer"]: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+
+
+def set_threads(config: AnyRun, folder: RunFolder) -> None:
+    """Set the CPU threads of torch, and record them."""
+    import torch
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    folder.record(threads=torch.get_num_threads())
+
+
+def load(config: RunConfig, folder: RunFolder) -> Model:
+    """Load the model, doubt it, and record both."""
+    from interp.checks import check_model
+    from interp.model import load_model
+
+    set_threads(config, folder)
     model = load_model(
         config.model,
         device=config.device,
@@ -47,13 +56,11 @@ def load(config: RunConfig, folder: RunFolder) -> Model:
     )
     folder.log.info("loaded %r", model)
     checks = check_model(model)
-    folder.record(model=model.describe(), checks=checks, threads=torch.get_num_threads())
+    folder.record(model=model.describe(), checks=checks)
     return model
 
 
-def make_prompts(
-    config: ScoreConfig | FormHeadsConfig | KnockOutSinksConfig, model: Model, folder: RunFolder
-) -> list[Prompt]:
+def make_prompts(config: HasPrompts, model: Model, folder: RunFolder) -> list[Prompt]:
     """Prompts as the config asks for them; what they are goes into the manifest."""
     from interp import prompts as make
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict
 
 from experiments.launch import launch, progress
-from experiments.scoring import draw
+from experiments.scoring import draw, set_threads
 from interp.config import TrainDefaultModelConfig as Config
 from interp.runs import RunFolder
 
@@ -22,17 +22,14 @@ RESUMES = True
 def run(config: Config, folder: RunFolder) -> None:
     """Train, save, and compare with the model that is shipped."""
     import pandas as pd
-    import torch
 
     from interp import figures, tables
     from interp.config import TrainingConfig
     from interp.model import load_model
     from interp.training import Record, save_model, train
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    set_threads(config, folder)
     training = TrainingConfig(seed=config.seed, **config.recipe.model_dump())
-    folder.record(threads=torch.get_num_threads())
     with progress(training.steps, "steps") as advance:
         done = 0
 

@@ -38,7 +38,7 @@ from interp.model import Model
 from interp.prompts import Prompt
 from interp.sites import Site
 from interp.tables import EFFECTS_PER_PROMPT
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, check_asked
 
 How = Literal["zero", "mean", "resample"]
 MeanOver = Literal["position", "token", "all"]
@@ -105,6 +105,7 @@ class Ablating:
         hold_patterns: bool = False,
         engine: Engine = "auto",
     ) -> None:
+        check_asked(model, task)
         if how not in ("zero", "mean", "resample"):
             raise InterpError(f"how={how!r}: expected zero, mean or resample")
         if mean_over not in ("position", "token", "all"):
@@ -177,7 +178,8 @@ class Ablating:
             rows = [known[token] for donor in batch for token in donor.ids]
             index = torch.tensor(rows, device=self.model.device)
             for site, z in recorded(self.model, batch, sites, self.engine).items():
-                flat = z.transpose(1, 2).flatten(0, 1)  # (prompt × position, head, d_value)
+                # In float32: a sum of many in half precision stops growing.
+                flat = z.transpose(1, 2).flatten(0, 1).float()  # (prompt × position, head, d_value)
                 if site not in sums:
                     sums[site] = flat.new_zeros(len(known), *flat.shape[1:])
                 sums[site].index_add_(0, index, flat)
@@ -222,11 +224,23 @@ def new_outputs(
     if how == "zero":
         return [torch.zeros(1, model.n_heads, 1, 1, device=model.device)] * model.n_layers, "zero"
     donors, origin = _donors(examples, how)
+    _check_donors(examples, donors, how)
     sites = [Site("z", layer) for layer in range(model.n_layers)]
     values = recorded(model, donors, sites, engine)
     if how == "mean":
         values = {site: z.mean(0, keepdim=True) for site, z in values.items()}
     return [values[site] for site in sites], origin
+
+
+def _check_donors(examples: Sequence[Example], donors: Sequence[Prompt], how: How) -> None:
+    """Refuse donors that are the prompt itself: that would change nothing, and look like no effect."""
+    for example, own in zip(examples, donors, strict=True):
+        givers = [own] if how == "resample" else donors
+        if all(donor.ids == example.prompt.ids for donor in givers):
+            raise InterpError(
+                f"{how}: example {example.prompt.name} would be given its own activations: "
+                f"{own.name} has the same tokens; use prompts that differ, or zero"
+            )
 
 
 def _donors(examples: Sequence[Example], how: How) -> tuple[list[Prompt], str]:

@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from interp.errors import InterpError
-from interp.kernels import Engine, attend
+from interp.kernels import Engine, attend, check_engine
 from interp.masks import IndexMask, MaskFunction
 from interp.pattern import AttentionPattern, Pattern
 
@@ -64,16 +64,19 @@ class Visit:
             (batch, head, query, d_value).
         touch: may change query, key and value before the attention and z after it.
         engine: which kernel may serve.
+        hf_model: whose door it is.
         paths: kernel that served each layer in the last forward pass: layer → "fused" or "tiled".
     """
 
     look: Look | None
     touch: Touch | None = None
     engine: Engine = "auto"
+    hf_model: PreTrainedModel | None = None
     paths: dict[int, str] = field(default_factory=dict)
 
 
-_SETTING = threading.RLock()
+ALONE = threading.RLock()
+"""Held while a model (or a config) is changed and run: threads that share one wait for each other."""
 _VISIT: ContextVar[Visit | None] = ContextVar("interp_visit", default=None)
 
 
@@ -93,13 +96,21 @@ def open_door(
     """Route the model's attention through the door until the block is left.
 
     Raises:
-        InterpError: the architecture bypasses transformers' attention interface.
+        InterpError: the architecture bypasses transformers' attention interface, or the door is open to
+            somebody who changes or records what passes: only the inner one would get it.
     """
+    check_engine(engine)
+    outer = _VISIT.get()
+    if outer is not None and outer.touch is not None and outer.hf_model is hf_model:
+        raise InterpError(
+            "this model is being edited or recorded already, and what the outer block does would be passed "
+            "over: put all edits into one `edited(...)`, and look at patterns with its `look`"
+        )
     if not serves(hf_model):
         raise InterpError(
             f"{type(hf_model).__name__} does not take its attention from transformers' interface"
         )
-    visit = Visit(look, touch, engine)
+    visit = Visit(look, touch, engine, hf_model)
     token = _VISIT.set(visit)
     try:
         with implementation(hf_model, IMPLEMENTATION):
@@ -112,7 +123,7 @@ def open_door(
 def implementation(hf_model: PreTrainedModel, name: str) -> Iterator[None]:
     """Set the attention implementation of the model and all its parts; put each back afterwards."""
     # Threads that share a model (or a config) would put back each other's implementation.
-    with _SETTING:
+    with ALONE:
         configs = configs_of(hf_model)
         before = [config._attn_implementation_internal for config in configs]
         try:

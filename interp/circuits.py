@@ -36,7 +36,7 @@ from interp.head_sets import Head, HeadSet, relabelled, relabellings
 from interp.model import Model
 from interp.sites import Site, check_site
 from interp.tables import HEAD_RANKING, HEAD_SETS_PER_PROMPT
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, check_asked
 
 MeanWithin = Literal["length", "template"]
 NO_HEADS = "no heads"
@@ -70,6 +70,7 @@ def check_circuit(
         InterpError: no sets, two of one name, a head that is not there, a mean over no or one prompt, or
             whatever :func:`interp.sweep.sweep` refuses.
     """
+    check_asked(model, task)
     check_sets(model, sets)
     for name, value, known in (
         ("how", how, ("mean", "resample", "zero")),
@@ -131,6 +132,9 @@ def check_sets(model: Model, sets: Sequence[HeadSet]) -> None:
     """Refuse no sets, two of one name, and a head that is not there."""
     if not sets:
         raise InterpError("sets: none given; expected at least one set of heads")
+    wrong = [type(one).__name__ for one in sets if not isinstance(one, HeadSet)]
+    if wrong:
+        raise InterpError(f"sets: expected a HeadSet each, got a {wrong[0]}")
     for one in sets:
         if one.name == NO_HEADS or [other.name for other in sets].count(one.name) > 1:
             raise InterpError(

@@ -152,6 +152,18 @@ class AnyRun(Strict):
     overwrite: bool = Field(default=False, description="Replace the run that is in `out` already.")
 
 
+class ReproduceConfig(AnyRun):
+    """Keys of `reproduce`."""
+
+    run: NonEmpty = Field(description="The run folder to run again.", examples=["runs/first"])
+    atol: float = Field(
+        default=1e-4, ge=0, description="Tolerance of a number: atol + rtol × what it was."
+    )
+    rtol: float = Field(
+        default=1e-3, ge=0, description="The part of it that grows with the number."
+    )
+
+
 class RunConfig(AnyRun):
     """The keys of every experiment on a model."""
 
@@ -678,6 +690,14 @@ class TracePathsConfig(EffectConfig):
             if text != "logits" and not re.fullmatch(r"[qkv]\d+\.\d+", text):
                 raise ValueError(f"{text!r}: expected logits, or such as q2.5, k1.3, v1.0")
         return receivers
+
+    @model_validator(mode="after")
+    def _several_together(self) -> TracePathsConfig:
+        if self.together and len(self.receivers) == 1:
+            raise ValueError(
+                f"together is for several receivers, and there is one: {self.receivers[0]}"
+            )
+        return self
 
 
 class WeightVsInfluenceConfig(EffectConfig):

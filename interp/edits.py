@@ -26,12 +26,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from numbers import Real
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from interp.attention import Look, open_door
+from interp.arguments import whole_number, whole_numbers
+from interp.attention import ALONE, Look, open_door
 from interp.errors import InterpError
 from interp.kernels import Engine, attend
 from interp.masks import IndexMask
@@ -69,6 +71,13 @@ class Replace:
     value: Tensor | float = field(repr=False, compare=False)
     origin: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, Tensor | Real):
+            raise InterpError(
+                f"{self}: expected a number or a torch tensor as its value, got a "
+                f"{type(self.value).__name__}"
+            )
+
     @classmethod
     def zero(cls, site: Site) -> Replace:
         """Zero ablation."""
@@ -102,6 +111,11 @@ class Cut:
     heads: tuple[int, ...] | None = None
     renormalise: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("keys", "queries", "heads"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole_numbers(name, getattr(self, name)))
+
     @property
     def sites(self) -> list[Site]:
         """What must be there for it."""
@@ -129,6 +143,11 @@ class Redirect:
     layer: int
     key: int = 0
     heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", whole_number("key", self.key))
+        if self.heads is not None:
+            object.__setattr__(self, "heads", whole_numbers("heads", self.heads))
 
     @property
     def sites(self) -> list[Site]:
@@ -165,6 +184,9 @@ def knock_out(
         heads: query heads, or for the values key-value heads; None: all.
         mean: for "mean_value": (kv_head, d_value), the mean value vectors.
     """
+    keys = whole_numbers("keys", keys)
+    if not keys:
+        raise InterpError("keys: none given; expected the positions of the sink, such as (0,)")
     if how in ("mask", "zero_weight"):
         return [Cut(layer, keys, heads=heads, renormalise=how == "mask")]
     if how == "to_current":
@@ -178,7 +200,12 @@ def knock_out(
         )
     if mean is None:
         raise InterpError("mean_value: give mean=, (kv_head, d_value)")
-    chosen = mean if heads is None else mean[list(heads)]
+    if mean.dim() != 2 or (site.heads is not None and max(site.heads) >= len(mean)):
+        raise InterpError(
+            f"mean_value: mean is of shape {tuple(mean.shape)}; expected (kv_head, d_value), with a row for "
+            "each key-value head of a layer"
+        )
+    chosen = mean if site.heads is None else mean[list(site.heads)]
     return [Replace(site, chosen[None, :, None, :], "mean value")]
 
 
@@ -292,13 +319,18 @@ def edited(
         edits = [edits]
     placed = [one if isinstance(one, Placed) else Placed(one) for one in edits]
     for one in placed:
+        if not isinstance(one.edit, Replace | Cut | Redirect):
+            raise InterpError(
+                f"edits: expected Replace, Cut or Redirect, got a {type(one.edit).__name__}"
+            )
+    for one in placed:
         for site in [one.edit.site] if isinstance(one.edit, Replace) else one.edit.sites:
             check_site(model, site)
     _check_cuts(placed)
     recording = Recording(()) if recording is None else recording
     for site in recording.sites:
         check_site(model, site)
-    with ExitStack() as stack:
+    with ALONE, ExitStack() as stack:
         layers = {one.edit.layer for one in placed} | {layer for layer, _ in recording.wanted}
         for layer in sorted(layers):
             here = [one for one in placed if one.edit.layer == layer]
@@ -309,16 +341,32 @@ def edited(
 
 
 def _check_cuts(placed: Sequence[Placed]) -> None:
-    """A renormalised cut starts from the unedited weights, so it can't share a head with another cut."""
-    edges = [(one.rows, one.edit) for one in placed if not isinstance(one.edit, Replace)]
-    for (rows, a), (others, b) in combinations(edges, 2):
-        renormalised = any(getattr(edit, "renormalise", False) for edit in (a, b))
-        apart = a.heads is not None and b.heads is not None and not set(a.heads) & set(b.heads)
-        if renormalised and a.layer == b.layer and rows == others and not apart:
+    """Each of these edits starts from the unedited weights: none may change what another has changed.
+
+    A renormalised cut and a replaced pattern change all weights of a query, the others those on their keys.
+    """
+    together: dict[tuple[int, str], list[Edit]] = {}  # what is done to the same rows of a layer
+    for one in placed:
+        if not isinstance(one.edit, Replace) or one.edit.site.kind == "pattern":
+            together.setdefault((one.edit.layer, repr(one.rows)), []).append(one.edit)
+    for a, b in (pair for edits in together.values() for pair in combinations(edits, 2)):
+        one, other = (_changed_weights(edit) for edit in (a, b))
+        if isinstance(a, Replace) and isinstance(b, Replace):
+            continue  # the later one replaces the earlier
+        if all(x is None or y is None or set(x) & set(y) for x, y in zip(one, other, strict=True)):
             raise InterpError(
-                f"{a}; {b}: a renormalised cut can't share a head with another: put all keys "
-                "into one Cut"
+                f"{a}; {b}: both change the same attention weights, each from what they were before: "
+                "put all keys into one Cut, or leave one of them out"
             )
+
+
+def _changed_weights(edit: Edit) -> tuple[tuple[int, ...] | None, ...]:
+    """(heads, queries, keys) whose weights it changes; None: all."""
+    if isinstance(edit, Replace):
+        return edit.site.heads, edit.site.positions, None
+    if isinstance(edit, Redirect):
+        return edit.heads, None, (edit.key,)
+    return edit.heads, edit.queries, None if edit.renormalise else edit.keys
 
 
 class _Touch:

@@ -34,7 +34,7 @@ from interp.prompts import Prompt
 from interp.sites import Site
 from interp.sweep import Plan, sweep
 from interp.tables import EFFECTS_PER_PROMPT
-from interp.tasks import Example, Task, check_examples
+from interp.tasks import Example, Task, check_asked, check_examples
 
 NamedCell = tuple[dict[str, Any], Sequence[Edit]]
 """What a cell is called, by columns of the table, and its edits."""
@@ -106,6 +106,7 @@ def measure_cells(
     **options: Unpack[Options],
 ) -> tuple[list[Measured], float]:
     """What :func:`effects_of` does, before it is put into a table: for tables of another kind."""
+    check_asked(model, task)
     chosen = metric_for(task, metric)
     check_examples(model, task.examples)
     together: dict[Hashable, list[int]] = {}

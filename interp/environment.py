@@ -79,6 +79,27 @@ def peak_memory() -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def available_memory() -> int | None:
+    """Memory that a new tensor could take without swapping, in bytes; None where it can't be known.
+
+    On Linux what the kernel says is available, or what the container is still allowed, if that is less.
+    """
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", _text("/proc/meminfo"), re.MULTILINE)
+    if not found:
+        return None
+    limit, used = (_text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    free = int(found[1]) * 1024
+    return min(free, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else free
+
+
+def _text(path: str) -> str:
+    """What a file says; nothing if it is not there."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

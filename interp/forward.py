@@ -136,7 +136,7 @@ def _logits(
         arguments["logits_to_keep"] = kept
     else:
         place = where
-    with evaluating(model.hf_model), torch.set_grad_enabled(gradients):
+    with attention.ALONE, evaluating(model.hf_model), torch.set_grad_enabled(gradients):
         logits = model.hf_model(**arguments).logits[row, place].float()
     if not torch.isfinite(logits).all():
         raise InterpError(

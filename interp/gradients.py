@@ -31,6 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp import stats
+from interp.arguments import whole_number
 from interp.edits import Recording, Replace, edited
 from interp.effects import Measured, Options, as_table, ends, metric_for
 from interp.errors import InterpError
@@ -114,8 +115,8 @@ def _check_estimate(
         raise InterpError(
             f"correct_qk: site={site}: expected q or k, whose weights a patch changes"
         )
-    if steps is not None and steps < 1:
-        raise InterpError(f"steps={steps}: expected at least 1")
+    if steps is not None:
+        whole_number("steps", steps, least=1)
     if metric.name == "flips":
         raise InterpError("metric=flips has no gradient; take the logit difference or the loss")
     if metric.name == "kl" and direction == "noise" and steps is None:
@@ -325,11 +326,16 @@ class Audit:
 
     def __str__(self) -> str:
         what, miss = self.worst_miss
-        return (
-            f"{len(self.table)} rows patched exactly; over {int(self.table.in_random.sum())} of them drawn "
-            f"at random: rank agreement {self.rank_agreement:.2f}, sign agreement "
-            f"{self.sign_agreement:.0%}; worst miss {miss:.3g} ({what})"
-        )
+        drawn = int(self.table.in_random.sum())
+        if not drawn:
+            agree = "none was drawn at random, so agreement is undefined"
+        else:
+            rank = f"{self.rank_agreement:.2f}"
+            if np.isnan(self.rank_agreement):
+                rank = "undefined (below three, or all alike)"
+            agree = f"over {drawn} of them drawn at random: rank agreement {rank}, "
+            agree += f"sign agreement {self.sign_agreement:.0%}"
+        return f"{len(self.table)} rows patched exactly; {agree}; worst miss {miss:.3g} ({what})"
 
 
 def audit(
@@ -351,8 +357,12 @@ def audit(
     Raises:
         InterpError: no rows asked for, or what ``patch`` refuses.
     """
-    if n_top < 0 or n_random < 0 or n_top + n_random == 0:
+    for name, count in (("n_top", n_top), ("n_random", n_random)):
+        whole_number(f"audit: {name}", count, least=0)
+    if n_top + n_random == 0:
         raise InterpError(f"audit: n_top={n_top}, n_random={n_random}: expected at least one row")
+    if estimates.empty:
+        raise InterpError("audit: no estimates given; expected a table of attribute")
     keys = [key for key in ROW if key in estimates]
     table = _over_templates(estimates, keys).rename(columns={"effect": "estimate"})
     by_size = table.estimate.abs().sort_values(ascending=False, kind="stable").index

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int
 
+from interp.arguments import whole_number, whole_numbers
 from interp.errors import InterpError
 
 Head = tuple[int, int]
@@ -46,6 +47,13 @@ class HeadSet:
     family: Family = "named"
 
     def __post_init__(self) -> None:
+        heads = tuple(whole_numbers(f"set {self.name!r}: head", head) for head in self.heads)
+        wrong = [head for head in heads if len(head) != 2]
+        if wrong:
+            raise InterpError(
+                f"set {self.name!r}: {wrong[0]} is no head: expected (layer, head) each"
+            )
+        object.__setattr__(self, "heads", heads)
         if not self.heads:
             raise InterpError(f"set {self.name!r} has no heads; expected at least one")
         _refuse_twice(f"set {self.name!r}", self.heads)
@@ -133,7 +141,8 @@ def relabellings(
     n_layers: int, n_heads: int, count: int, seed: int
 ) -> Int[np.ndarray, "draw layer head"]:
     """Random orders of the heads of each layer."""
-    rng = np.random.default_rng([seed, 5])
+    count = whole_number("n_random", count, least=0)
+    rng = np.random.default_rng([whole_number("seed", seed, least=0), 5])
     return rng.permuted(np.tile(np.arange(n_heads), (count, n_layers, 1)), axis=-1)
 
 

@@ -43,7 +43,7 @@ from interp.roles import ROLES, Role
 from interp.scores import score_heads
 from interp.sites import Site
 from interp.tables import INFLUENCE_PER_PROMPT
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, check_asked
 
 WEIGHTS = ("mass", "value_weighted", "direct_logit")
 EFFECTS = ("total_zero", "total_mean", "total_resample", "direct", "attribution")
@@ -74,6 +74,9 @@ def weigh_heads(
     Raises:
         InterpError: an unknown target, no example with one, or what the parts refuse.
     """
+    check_asked(model, task)
+    if judged_by not in ("zero", "mean", "resample"):
+        raise InterpError(f"judged_by={judged_by!r}: expected zero, mean or resample")
     role = target_role(task, target)
     chosen = metric_for(task, metric).name
     prompts = [example.prompt for example in task.examples]
@@ -121,8 +124,6 @@ def target_role(task: Task, target: str | None) -> Role:
     first = task.examples[0]
     target = target or ("induction" if first.scored else "answer")
     by_name = {example.prompt.name: example for example in task.examples}
-    if len(by_name) < len(task.examples):
-        raise InterpError(f"task {task.name}: two examples have prompts of one name")
     places = {place for example in task.examples for place, _ in example.places}
     fixed = {name: role for name, role in ROLES.items() if isinstance(role, Role)}
     known = ["answer"] * (first.answer is not None) + sorted(places - {"answer"}) + sorted(fixed)

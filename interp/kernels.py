@@ -21,7 +21,7 @@ uses key-value head h // (n_heads / n_kv_heads), the order that transformers use
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,12 @@ from interp.errors import InterpError
 from interp.masks import IndexMask, causal
 
 Engine = Literal["auto", "fused", "tiled"]
+
+
+def check_engine(engine: str) -> None:
+    """Refuse an engine that there is not."""
+    if engine not in get_args(Engine):
+        raise InterpError(f"engine={engine!r}: expected one of {', '.join(get_args(Engine))}")
 
 
 class Attended(NamedTuple):

@@ -114,6 +114,27 @@ def read_checkpoint(
         return Checkpoint(model, found, "hub", folder.name)
 
 
+def read_config(
+    name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedConfig:
+    """The configuration of a model, without its weights: also of a JSON file by itself.
+
+    Raises:
+        InterpError: no such file, folder or id, no valid configuration, or no decoder with attention.
+    """
+    path = Path(name).expanduser()
+    with _quiet():
+        if path.suffix == ".gguf" and path.exists():
+            return _gguf_config(path)
+        if path.is_file():
+            return _parse_config(path, trust_remote_code)
+        if path.is_dir():
+            return _parse_config(_config_file(path), trust_remote_code)
+        small = SMALL_FILES + ["*.py"] * trust_remote_code
+        folder = _snapshot(str(name), revision, small)
+        return _parse_config(_config_file(folder), trust_remote_code)
+
+
 def load_tokenizer(
     tokenizer: PreTrainedTokenizerBase | str | Path, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
@@ -216,13 +237,27 @@ def _snapshot(name: str, revision: str | None, patterns: list[str]) -> Path:
 
 
 def _read_config(folder: Path, trust_remote_code: bool) -> PreTrainedConfig:
-    """The checked configuration of a folder."""
+    """The checked configuration of a folder whose weights are to be read."""
+    config = _parse_config(_config_file(folder), trust_remote_code)
+    check_not_quantized(config, str(folder))
+    return config
+
+
+def _config_file(folder: Path) -> Path:
+    """The config.json of a folder."""
     path = folder / "config.json"
     if not path.is_file():
         found = sorted(file.name for file in folder.glob("*.gguf"))
         hint = f"; name the file: {folder / found[0]}" if found else ""
         raise InterpError(f"{folder} holds no model: it has no config.json{hint}")
-    raw = read_json(path)
+    return path
+
+
+def _parse_config(path: Path, trust_remote_code: bool) -> PreTrainedConfig:
+    """The configuration in a JSON file, of a decoder with attention."""
+    raw, folder = read_json(path), path.parent
+    # Code that comes along is looked for in the folder, any other file is read by itself.
+    source = folder if path.name == "config.json" else path
     model_type = raw.get("model_type")
     if "auto_map" in raw and not trust_remote_code and model_type not in CONFIG_MAPPING:
         raise InterpError(
@@ -234,11 +269,10 @@ def _read_config(folder: Path, trust_remote_code: bool) -> PreTrainedConfig:
             f"{path}: transformers {transformers.__version__} knows no architecture {model_type!r}"
         )
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise InterpError(f"{path} is no valid configuration: {first_line(error)}") from error
-    check_config(config, str(folder))
-    check_not_quantized(config, str(folder))
+    check_config(config, str(source))
     return config
 
 
@@ -285,9 +319,8 @@ def _read_gguf(
     # transformers prefers a file of that name in the working directory: give it the whole path.
     file = str(path.resolve())
     folder = str(path.resolve().parent)
+    config = _gguf_config(path)
     try:
-        config = AutoConfig.from_pretrained(folder, gguf_file=file)
-        check_config(config, str(path))
         if tokenizer is None:
             tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -307,6 +340,19 @@ def _read_gguf(
     model, report = loaded
     check_report(report, path, type(model).__name__)
     return model, tokenizer
+
+
+def _gguf_config(path: Path) -> PreTrainedConfig:
+    """The configuration of a GGUF file."""
+    file = path.resolve()
+    try:
+        config = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file))
+    except ImportError as error:
+        raise InterpError(f"{path}: reading GGUF needs a package: {first_line(error)}") from error
+    except BROKEN_GGUF as error:
+        raise InterpError(_what_is_wrong_with_gguf(path, error)) from error
+    check_config(config, str(path))
+    return config
 
 
 def _what_is_wrong_with_gguf(path: Path, error: Exception) -> str:

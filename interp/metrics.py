@@ -60,6 +60,11 @@ class Metric:
                 raise InterpError(
                     f"metric {self.name} needs examples with {self.needs!r}; {example.prompt.name} has none"
                 )
+            if self.needs in ("answer", "wrong", "answers") and example.scored:
+                raise InterpError(
+                    f"metric {self.name} reads the last position, and of {example.prompt.name} those that "
+                    "predict its scored tokens are read; give the answer to an example without scored ones"
+                )
 
 
 def _ids(examples: Sequence[Example], name: str, like: Tensor) -> Tensor:

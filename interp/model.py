@@ -26,7 +26,14 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from interp.checkpoint_checks import check_config
 from interp.errors import InterpError
-from interp.loading import Source, check_device, check_dtype, load_tokenizer, read_checkpoint
+from interp.loading import (
+    Source,
+    check_device,
+    check_dtype,
+    load_tokenizer,
+    read_checkpoint,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -134,24 +141,12 @@ class Model:
     @property
     def n_kv_heads(self) -> int:
         """Number of key-value heads a layer; smaller than `n_heads` with grouped queries."""
-        config = self.config
-        if getattr(config, "multi_query", False) and not getattr(
-            config, "new_decoder_architecture", False
-        ):
-            return 1  # Falcon-7B, GPT-BigCode
-        found = getattr(config, "num_key_value_heads", None) or getattr(
-            config, "num_kv_heads", None
-        )
-        return found or self.n_heads
+        return kv_heads_of(self.config)
 
     @property
     def d_head(self) -> int:
         """Size of a head's query and key; its value may be smaller (latent attention)."""
-        config = self.config
-        if getattr(config, "qk_nope_head_dim", None):  # latent attention; its head_dim is RoPE's
-            return config.qk_nope_head_dim + config.qk_rope_head_dim
-        # Never d_model / n_heads unless nothing else is said: Qwen3 and Gemma differ.
-        return getattr(config, "head_dim", None) or self.d_model // self.n_heads
+        return d_head_of(self.config)
 
     @property
     def d_model(self) -> int:
@@ -298,6 +293,47 @@ class Model:
             f"Model({self.name}: {self.architecture}, {self.n_layers} layers, {heads}, {dtype} on "
             f"{self.device})"
         )
+
+
+def check_loaded(model: object) -> None:
+    """Refuse what is no model of :func:`load_model`."""
+    if not isinstance(model, Model):
+        raise InterpError(
+            f"model: expected one from load_model, got a {type(model).__name__}: "
+            "load_model(name), or load_model((hf_model, tokenizer))"
+        )
+
+
+def kv_heads_of(config: PreTrainedConfig) -> int:
+    """Number of key-value heads a layer, by the config of a text decoder."""
+    if getattr(config, "multi_query", False) and not getattr(
+        config, "new_decoder_architecture", False
+    ):
+        return 1  # Falcon-7B, GPT-BigCode
+    found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
+    return found or config.num_attention_heads
+
+
+def d_head_of(config: PreTrainedConfig) -> int:
+    """Size of a head's query and key, by the config of a text decoder."""
+    if getattr(config, "qk_nope_head_dim", None):  # latent attention; its head_dim is RoPE's
+        return config.qk_nope_head_dim + config.qk_rope_head_dim
+    # Never d_model / n_heads unless nothing else is said: Qwen3 and Gemma differ.
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def load_config(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedConfig:
+    """The config of a model by any of the names that :func:`load_model` takes, or of a config.json alone.
+
+    No weights are read; those of a model on the hub are not downloaded.
+
+    Raises:
+        InterpError: no such model, no valid config, or no decoder with attention.
+    """
+    place = ALIASES.get(name, name)
+    return read_config(place, revision=revision, trust_remote_code=trust_remote_code)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.attention import ALONE
 from interp.edits import Before, Edit, Placed, Recording, Replace, edited
 from interp.errors import InterpError
 from interp.forward import logits_at, takes_positions
@@ -163,6 +164,7 @@ def run_cells(
     before = Before(first, group.kept, len(cells)) if first else None
     ids, where = (t.repeat(len(cells), 1) for t in (group.ids[:, first:], group.where - first))
     with (
+        ALONE,
         started_at(model, layer),
         edited(model, [start, *placed], recording=recording, before=before, engine=engine),
     ):
@@ -185,13 +187,16 @@ def started_at(model: Model, layer: int) -> Iterator[None]:
     """Skip the blocks before ``layer``: they hand on what they are given."""
     kinds = output_kinds(model)
     skipped = [block(model, before) for before in range(layer)]
+    own = [vars(module).get("forward") for module in skipped]  # a module may have been wrapped
     try:
         for module, length in zip(skipped, kinds, strict=False):
             module.forward = _hand_on(length)
         yield
     finally:
-        for module in skipped:
-            module.__dict__.pop("forward", None)
+        for module, forward in zip(skipped, own, strict=True):
+            vars(module).pop("forward", None)
+            if forward is not None:
+                module.forward = forward
 
 
 @lru_cache(maxsize=64)

@@ -31,7 +31,7 @@ from interp.errors import InterpError
 from interp.metrics import positions as read_positions
 from interp.model import Model
 from interp.sites import HEAD_KINDS, Kind, Site, check_site
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, check_asked
 
 Direction = Literal["denoise", "noise"]
 Positions = Literal["together", "places", "all"]
@@ -71,6 +71,11 @@ def patch(
     """
     check_patch(model, task, site, positions, direction)
     if only is not None:
+        only = [tuple(one) if isinstance(one, list) else one for one in only]
+        if not only:
+            raise InterpError(
+                "only: no rows given; expected such as (3,) or (3, 5), or None for all"
+            )
         rows = [_parts_of(name) for _, name in sites_of(model, site, task.examples[0], positions)]
         for one in only:
             if not any(one in parts for parts in rows):
@@ -113,6 +118,7 @@ def check_patch(
     model: Model, task: Task, site: Kind, positions: Positions, direction: Direction
 ) -> None:
     """Refuse what can't be patched, before anything runs."""
+    check_asked(model, task)
     for name, value, known in (
         ("direction", direction, ("denoise", "noise")),
         ("positions", positions, ("together", "places", "all")),

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Unpack
+from typing import Literal, Unpack, get_args
 
 import pandas as pd
 import torch
@@ -31,7 +31,7 @@ from interp.forward import BATCH_TOKENS
 from interp.model import Model
 from interp.passes import kept_pass, rows_in_a_pass, run_cells, split
 from interp.sites import Site, check_site
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, check_asked
 
 Input = Literal["q", "k", "v"]
 
@@ -50,6 +50,10 @@ class Receiver:
     layer: int
     head: int
 
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Input):
+            raise InterpError(f"receiver: kind={self.kind!r}: expected q, k or v")
+
     @property
     def site(self) -> Site:
         """As a site."""
@@ -61,7 +65,7 @@ class Receiver:
     @classmethod
     def parsed(cls, text: str) -> Receiver:
         """From a text such as "k1.3"."""
-        found = re.fullmatch(r"([qkv])(?: of )?(\d+)\.(\d+)", text.strip())
+        found = re.fullmatch(r"([qkv])(?: of )?(\d+)\.(\d+)", str(text).strip())
         if found is None:
             raise InterpError(
                 f"receiver {text!r}: expected q, k or v and layer.head, such as k1.3, or logits"
@@ -93,8 +97,11 @@ def trace_paths(
         InterpError: an example without a corrupted prompt, a receiver that is not there or in the first
             layer (no head is before it), or what the sweep refuses.
     """
+    check_asked(model, task)
     check_corrupted(task)
     ends = [] if receivers == "logits" else _checked(model, receivers)
+    if together and not ends:
+        raise InterpError("together is for several receivers, and there is one: logits")
 
     def cells(examples: Sequence[Example]) -> list[NamedCell]:
         changed = _senders(model, examples, options)
@@ -109,9 +116,11 @@ def trace_paths(
 
 
 def _checked(model: Model, receivers: Sequence[Receiver | str]) -> list[Receiver]:
-    if not receivers:
+    if isinstance(receivers, str | Receiver):
+        receivers = [receivers]
+    found = [one if isinstance(one, Receiver) else Receiver.parsed(one) for one in receivers]
+    if not found:
         raise InterpError("receivers: none given; expected such as k1.3, or logits")
-    found = [Receiver.parsed(one) if isinstance(one, str) else one for one in receivers]
     for receiver in found:
         check_site(model, receiver.site)
         if receiver.layer == 0:

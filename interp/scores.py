@@ -23,7 +23,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -31,11 +31,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.arguments import check_share, whole_number
 from interp.errors import InterpError
 from interp.forward import attention_path, batches, capture
-from interp.kernels import Engine
+from interp.kernels import Engine, check_engine
 from interp.masks import IndexMask
-from interp.model import Model
+from interp.model import Model, check_loaded
 from interp.pattern import Pattern
 from interp.prompts import Prompt, as_prompts
 from interp.questions import Questions
@@ -155,19 +156,10 @@ def score_pattern(
 
 
 def _check_arguments(model: object, confidence: float, seed: int, engine: str) -> None:
-    if not isinstance(model, Model):
-        raise InterpError(
-            f"model: expected one from load_model, got a {type(model).__name__}: "
-            "load_model(name), or load_model((hf_model, tokenizer))"
-        )
-    if not 0 < confidence < 1:
-        raise InterpError(
-            f"confidence={confidence}: expected a share between 0 and 1, such as 0.95"
-        )
-    if not isinstance(seed, int) or seed < 0:
-        raise InterpError(f"seed={seed!r}: expected a number of 0 or more")
-    if engine not in get_args(Engine):
-        raise InterpError(f"engine={engine!r}: expected one of {', '.join(get_args(Engine))}")
+    check_loaded(model)
+    check_share("confidence", confidence)
+    whole_number("seed", seed, least=0)
+    check_engine(engine)
 
 
 class BatchScorer:

@@ -26,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp import stats
+from interp.arguments import whole_number
 from interp.edits import Edit, KnockOut, Recording, edited, knock_out
 from interp.effects import Measured, Options, as_table
 from interp.errors import InterpError
@@ -37,7 +38,7 @@ from interp.prompts import Prompt
 from interp.sites import Site, check_site
 from interp.sweep import sweep
 from interp.tables import SINK_EFFECTS, SINK_EFFECTS_PER_PROMPT
-from interp.tasks import Example, Task
+from interp.tasks import Example, Task, check_asked
 
 HOWS: tuple[KnockOut, ...] = get_args(KnockOut)
 FIRST_KEYS = (1, 2, 4)
@@ -131,6 +132,7 @@ def knock_out_sinks(
         InterpError: an unknown knock-out, numbers of keys that the prompts have no room for, or what
             :func:`interp.sweep.sweep` refuses.
     """
+    check_asked(model, task)
     knock_outs(hows, first_keys)  # refused before anything runs
     prompts = [example.prompt for example in task.examples]
     control = control_keys(prompts, first_keys, n_random, options.get("seed", 0))
@@ -163,6 +165,7 @@ def control_keys(
     Raises:
         InterpError: no room for them.
     """
+    whole_number("n_random", n_random, least=0)
     shortest = min(prompts, key=lambda prompt: len(prompt.ids))
     start, stop, most = max(first_keys), len(shortest.ids) // 2, max(first_keys)
     if stop - start < most:

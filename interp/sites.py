@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from interp import attention
+from interp.arguments import whole_number, whole_numbers
 from interp.errors import InterpError
 from interp.model import Model, evaluating
 
@@ -68,10 +69,14 @@ class Site:
             )
         if self.heads is not None and self.kind in STREAM_KINDS:
             raise InterpError(f"{self.kind} has no heads; leave heads out, got {self.heads}")
+        object.__setattr__(self, "layer", whole_number("layer", self.layer))
         for name in ("heads", "positions"):
-            chosen = getattr(self, name)
-            if chosen is not None and (not chosen or len(set(chosen)) < len(chosen)):
+            if getattr(self, name) is None:
+                continue
+            chosen = whole_numbers(name, getattr(self, name))
+            if not chosen or len(set(chosen)) < len(chosen):
                 raise InterpError(f"{name}={chosen}: expected one or more different numbers")
+            object.__setattr__(self, name, chosen)
 
     @property
     def unit(self) -> str:
@@ -161,7 +166,8 @@ def adders(model: Model, layer: int) -> Adders:
     Raises:
         InterpError: no two children of the block add up to what it does.
     """
-    into, out = _parts(model, layer)
+    with attention.ALONE:  # hooks are set
+        into, out = _parts(model, layer)
     children = dict(block(model, layer).named_children())
     start, end = into[""], out[""]
     factor = float(getattr(model.config, "residual_multiplier", None) or 1.0)
@@ -243,14 +249,15 @@ def _widened(value: Any) -> Any:
 def output_kinds(model: Model) -> tuple[int, ...]:
     """How each block gives its output: 0 for a plain tensor, else the length of the tuple."""
     kinds = [0] * model.n_layers
-    handles = []
-    for layer in range(model.n_layers):
+    with attention.ALONE:
+        handles = []
+        for layer in range(model.n_layers):
 
-        def hook(_: Any, __: Any, output: Any, layer: int = layer) -> None:
-            kinds[layer] = len(output) if isinstance(output, tuple) else 0
+            def hook(_: Any, __: Any, output: Any, layer: int = layer) -> None:
+                kinds[layer] = len(output) if isinstance(output, tuple) else 0
 
-        handles.append(block(model, layer).register_forward_hook(hook))
-    _run_a_little(model, handles)
+            handles.append(block(model, layer).register_forward_hook(hook))
+        _run_a_little(model, handles)
     return tuple(kinds)
 
 

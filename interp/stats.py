@@ -23,6 +23,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats as scipy_stats
 
+from interp.arguments import check_share, whole_number
+
 # All sign patterns of up to 13 prompts; beyond that as many are drawn at random.
 SIGN_PATTERNS = 9_999
 
@@ -35,6 +37,7 @@ def bootstrap_interval(
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, " column"], Float[np.ndarray, " column"]]:
     """(low, high) percentile bootstrap interval of each column's mean over prompts."""
+    _check(confidence, seed)
     low, high = (np.full(values.shape[1], np.nan) for _ in range(2))
     for rows, columns in _complete_blocks(values):
         if len(rows) < 2:
@@ -56,6 +59,11 @@ def bootstrap_interval(
     return low, high
 
 
+def _check(confidence: float, seed: int) -> None:
+    check_share("confidence", confidence)
+    whole_number("seed", seed, least=0)
+
+
 def ratio_interval(
     numerator: Float[np.ndarray, "prompt column"],
     denominator: Float[np.ndarray, "prompt column"],
@@ -71,6 +79,7 @@ def ratio_interval(
     All three are NaN where the interval of the denominator's mean holds 0, or its mean is 0: a ratio to
     something that may be nothing is undefined. With one prompt there is a ratio but no interval.
     """
+    _check(confidence, seed)
     known = ~(np.isnan(numerator) | np.isnan(denominator))
     numerator, denominator = (np.where(known, part, np.nan) for part in (numerator, denominator))
     ratio, low, high = (np.full(numerator.shape[1], np.nan) for _ in range(3))
@@ -172,6 +181,7 @@ def spearman_interval(
     Args:
         absolute: whether to rank by the size of the mean of a, of b.
     """
+    _check(confidence, seed)
 
     def ranked(means: Float[np.ndarray, "*resample column"], size: bool) -> np.ndarray:
         return np.abs(means) if size else means

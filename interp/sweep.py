@@ -15,20 +15,22 @@ and started again, takes them from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.edits import Placed, edited
+from interp.arguments import whole_number
+from interp.edits import Cut, Placed, Redirect, Replace, edited
 from interp.errors import InterpError
 from interp.forward import BATCH_TOKENS, logits_at
 from interp.kernels import Engine
 from interp.metrics import Metric, last_places, positions
-from interp.model import Model
+from interp.model import Model, check_loaded
 from interp.parts import Parts
 from interp.passes import (
     Begin,
@@ -139,6 +141,11 @@ def sweep(
         InterpError: no cells or examples, an example without what a metric needs, an edit that the model
             does not have, NaN in the output, or a sweep that is not what plain passes give.
     """
+    check_loaded(model)
+    examples = _listed("examples", examples, Example)
+    metrics = _listed("metrics", metrics, Metric)
+    cells = [_listed("a cell", cell, Replace | Cut | Redirect) for cell in cells]
+    whole_number("seed", seed, least=0)
     prompts = _checked(model, examples, cells, metrics, base)
     begins = [begin(model, cell, examples) for cell in cells]
     groups = list(split(model, examples, begins, batch_tokens))
@@ -187,8 +194,8 @@ def sweep(
                     parts.save(name, found)
             for m in range(len(metrics)):
                 unedited = before[m, list(members)]
-                real = np.abs(found[m] - unedited) > rounding[m]
-                values[m][np.ix_(chunk, members)] = np.where(real, found[m], unedited)
+                same = np.abs(found[m] - unedited) <= rounding[m]
+                values[m][np.ix_(chunk, members)] = np.where(same, unedited, found[m])
             if progress is not None:
                 progress(len(chunk) * len(members))
     difference = _audit(
@@ -217,10 +224,15 @@ def _checked(
         raise InterpError(
             f"nothing to sweep: {len(cells)} cells, {len(examples)} examples, {len(metrics)} metrics"
         )
+    _check_values(cells, len(examples))
     for metric in metrics:
         metric.check(examples)
     check_examples(model, examples)
     prompts = [example.prompt for example in examples] if base is None else list(base)
+    if len(prompts) != len(examples):
+        raise InterpError(
+            f"base: {len(prompts)} prompts for {len(examples)} examples; expected one for each"
+        )
     for prompt, example in zip(prompts, examples, strict=True):
         if len(prompt.ids) != len(example.prompt.ids):
             raise InterpError(
@@ -229,6 +241,29 @@ def _checked(
             )
     check_cells(model, cells)
     return prompts
+
+
+def _listed(name: str, given: Any, kind: Any) -> list[Any]:
+    """Any series of these as a list; refuses a single one, and all else."""
+    if isinstance(given, kind) or not isinstance(given, Iterable):
+        raise InterpError(f"{name}: expected a list, got a {type(given).__name__}")
+    found = list(given)
+    wrong = [one for one in found if not isinstance(one, kind)]
+    if wrong:
+        each = " or ".join(one.__name__ for one in get_args(kind) or (kind,))
+        raise InterpError(f"{name}: expected {each} each, got a {type(wrong[0]).__name__}")
+    return found
+
+
+def _check_values(cells: Sequence[Cell], n_examples: int) -> None:
+    """Refuse a value that is of other prompts: a batch takes from it what stands at its examples' places."""
+    for edit in (edit for cell in cells for edit in cell if isinstance(edit, Replace)):
+        n = edit.value.shape[0] if isinstance(edit.value, Tensor) and edit.value.dim() else 1
+        if n not in (1, n_examples):
+            raise InterpError(
+                f"{edit}: its value is of {n} prompts, and there are {n_examples} examples; expected one for "
+                "each, in their order, or 1 for all"
+            )
 
 
 def _batches(

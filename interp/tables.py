@@ -16,21 +16,11 @@ import pandas as pd
 import pandera.pandas as pa
 
 from interp import stats
+from interp.columns import KEYS
+from interp.columns import or_none as _or_none
+from interp.columns import share as _share
 from interp.errors import InterpError
-
-KEYS = {
-    "model": pa.Column(str, description="name the model was loaded by"),
-    "layer": pa.Column(int, pa.Check.ge(0), description="layer, from 0"),
-    "head": pa.Column(int, pa.Check.ge(0), description="query head, from 0"),
-    "role": pa.Column(str, description="what the head was scored for: see interp/roles.py"),
-}
-
-
-def _share(description: str) -> pa.Column:
-    """A column of numbers from 0 to 1, or undefined."""
-    check = pa.Check.in_range(-1e-4, 1 + 1e-4)
-    return pa.Column(float, check, nullable=True, description=description)
-
+from interp.lesson.tables import SCHEMAS as LESSON
 
 MASSES = {
     "mass": _share("attention mass on the role's targets"),
@@ -595,11 +585,6 @@ _KNOCKED = {
 _OF_SINKS = _KNOCKED | {"metric": pa.Column(str, description="loss or kl: see interp/metrics.py")}
 
 
-def _or_none(description: str) -> pa.Column:
-    """A column of numbers that may be undefined."""
-    return pa.Column(float, nullable=True, description=description)
-
-
 SINK_EFFECTS_PER_PROMPT = pa.DataFrameSchema(
     _OF_SINKS
     | {
@@ -653,6 +638,25 @@ SINK_MASSES = pa.DataFrameSchema(
     name="sink_masses",
 )
 
+IDENTICAL, WITHIN, DIFFERENT = "identical", "within tolerance", "different"
+
+VERDICTS = pa.DataFrameSchema(
+    {
+        "table": pa.Column(str, description="the file, by its path in the run folder"),
+        "column": pa.Column(str, description="the column; (rows): which rows there are"),
+        "verdict": pa.Column(
+            str, pa.Check.isin([IDENTICAL, WITHIN, DIFFERENT]), description="see interp/rerun.py"
+        ),
+        "largest_difference": _or_none("of two numbers in one place; empty for text"),
+        "n_different": pa.Column(int, pa.Check.ge(0), description="values that are not the same"),
+        "n_rows": pa.Column(int, pa.Check.ge(0), description="rows compared"),
+    },
+    name="verdicts",
+    strict=True,
+    ordered=True,
+)
+
+
 SCHEMAS = {
     schema.name: schema
     for schema in (
@@ -680,6 +684,8 @@ SCHEMAS = {
         SINK_EFFECTS_PER_PROMPT,
         SINK_EFFECTS,
         SINK_MASSES,
+        VERDICTS,
+        *LESSON,
     )
 }
 

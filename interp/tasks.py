@@ -19,13 +19,15 @@ template are not independent: intervals take whole templates).
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
 
+from interp.arguments import whole_numbers
 from interp.errors import InterpError
-from interp.model import Model
+from interp.model import Model, check_loaded
 from interp.prompts import Prompt, repeated_random_prompts
 from interp.tokens import Bos, bos_id, check_ids, check_length, encode, plain_ids
 from interp.world import held_out_pairs
@@ -56,15 +58,15 @@ class Example:
     wrongs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for prompt in (self.prompt, *([] if self.corrupted is None else [self.corrupted])):
+            if not isinstance(prompt, Prompt):
+                raise InterpError(
+                    f"example: expected a Prompt, such as given_prompts makes, got a {type(prompt).__name__}"
+                )
         name, n = self.prompt.name, len(self.prompt.ids)
+        self._take_integers()
         if self.answer is None and not self.answers and not self.scored:
             raise InterpError(f"example {name}: expected an answer, answers, or positions to score")
-        for token in (self.answer, self.wrong, *self.answers, *self.wrongs):
-            if token is not None and not isinstance(token, Integral):
-                raise InterpError(
-                    f"example {name}: answer {token!r}: expected the id of one token; where several are "
-                    "right, give answers and wrongs"
-                )
         both = set(self.answers) & set(self.wrongs)
         if both or bool(self.answers) != bool(self.wrongs):
             raise InterpError(
@@ -75,6 +77,14 @@ class Example:
             raise InterpError(
                 f"example {name}: the clean prompt has {n} tokens, the corrupted one "
                 f"{len(self.corrupted.ids)}; they must be of one length, position by position"
+            )
+        if self.answer is not None and self.answer == self.wrong:
+            raise InterpError(
+                f"example {name}: token {self.answer} is both answer and wrong; expected two"
+            )
+        if [*self.scored] != sorted({*self.scored}):
+            raise InterpError(
+                f"example {name}: scored={self.scored}: expected rising positions, each once"
             )
         wrong = [position for position in self.scored if not 1 <= position < n]
         if wrong:
@@ -89,6 +99,21 @@ class Example:
                 )
         if len(dict(self.places)) < len(self.places):
             raise InterpError(f"example {name}: a place is named twice in {self.places}")
+
+    def _take_integers(self) -> None:
+        """Ids and positions as Python's own, in tuples, wherever they are from (NumPy, a list)."""
+        name = self.prompt.name
+        for one in ("answer", "wrong"):
+            token = getattr(self, one)
+            if token is not None and (not isinstance(token, Integral) or isinstance(token, bool)):
+                raise InterpError(
+                    f"example {name}: {one} {token!r}: expected the id of one token; where several are "
+                    "right, give answers and wrongs"
+                )
+            object.__setattr__(self, one, None if token is None else int(token))
+        for several in ("scored", "answers", "wrongs"):
+            found = whole_numbers(f"example {name}: {several}", getattr(self, several))
+            object.__setattr__(self, several, found)
 
 
 @dataclass(frozen=True)
@@ -106,9 +131,31 @@ class Task:
     dropped: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "examples", tuple(self.examples))
+        wrong = [one for one in self.examples if not isinstance(one, Example)]
+        if wrong:
+            raise InterpError(
+                f"task {self.name}: expected an Example each, got a {type(wrong[0]).__name__}"
+            )
         if not self.examples:
             why = "; ".join(f"{count} × {reason}" for reason, count in self.dropped)
             raise InterpError(f"task {self.name}: no examples are left{f' ({why})' if why else ''}")
+        names = Counter(example.prompt.name for example in self.examples)
+        (name, count), *_ = names.most_common(1)
+        if count > 1:  # rows of a table, donors and templates go by it
+            raise InterpError(
+                f"task {self.name}: {count} prompts are named {name!r}; expected a name of its own for each"
+            )
+
+
+def check_asked(model: object, task: object) -> None:
+    """Refuse what is no model of ``load_model``, and what is no task."""
+    check_loaded(model)
+    if not isinstance(task, Task):
+        raise InterpError(
+            f"task: expected a Task, got a {type(task).__name__}: Task(name, examples), or a maker such as "
+            "copying"
+        )
 
 
 def check_examples(model: Model, examples: Sequence[Example]) -> None:

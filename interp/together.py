@@ -25,6 +25,7 @@ import pandas as pd
 
 from interp import stats
 from interp.ablation import Ablating, How, MeanOver
+from interp.arguments import whole_number
 from interp.effects import NamedCell, Options, as_table, measure_cells, metric_for
 from interp.errors import InterpError
 from interp.head_sets import Head, HeadSet
@@ -82,7 +83,7 @@ def sets_of(
     model: Model, heads: Sequence[Head], n_random: int, seed: int = 0
 ) -> list[tuple[str, tuple[Head, ...]]]:
     """("named", the heads) and ("random", others) so many times; refuses what can't be compared."""
-    named = HeadSet("together", tuple(sorted(heads))).heads
+    named = tuple(sorted(HeadSet("together", tuple(heads)).heads))
     for layer, head in named:
         check_site(model, Site("z", layer, (head,)))
     others = other_sets(named, model.n_heads, n_random, seed)
@@ -105,7 +106,7 @@ def other_sets(
     Raises:
         InterpError: a layer has fewer other heads than are named of it.
     """
-    if count == 0:
+    if whole_number("n_random", count, least=0) == 0:
         return []
     wanted = Counter(layer for layer, _ in sorted(heads))
     left = {layer: [h for h in range(n_heads) if (layer, h) not in heads] for layer in wanted}

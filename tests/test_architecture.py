@@ -18,14 +18,20 @@ INTERP = Path(interp.__file__).parent
 EXPERIMENTS = Path(experiments.__file__).parent
 
 LINE = (
-    ["errors"],
+    ["errors", "arguments"],
     ["files", "lock", "environment", "strict_yaml"],  # what a run stands on
     ["masks", "kernels", "pattern", "attention"],  # the door
     ["checkpoint_checks", "loading", "tokens", "model"],
     ["roles", "head_sets", "prompts", "questions", "forward", "checks"],
-    ["stats", "tables", "figures"],  # of any table: they know of no model
+    [
+        "stats",
+        "columns",
+        "lesson.tables",
+        "tables",
+        "figures",
+    ],  # of any table: they know of no model
     ["scores", "sink_rate", "reading", "formation"],
-    ["config", "runs"],
+    ["config", "lesson.config", "runs", "rerun"],
     ["sites", "edits"],  # touching what passes the door
     ["norms", "weights", "named_pairs", "composition"],  # what the weights say
     ["world", "training"],  # the little world, and the default model that is trained on it
@@ -50,10 +56,41 @@ LINE = (
         "faithfulness",
         "faithfulness_figure",
     ],  # does it matter?
+    [
+        "lesson.by_hand",
+        "lesson.multi_head",
+        "lesson.scaling",
+        "lesson.rescaling",
+        "lesson.causality",
+        "lesson.online_softmax",
+        "lesson.attention_ways",
+        "lesson.cost",
+        "lesson.kv_cache",
+        "lesson.figures",
+        "lesson.losses",
+        "lesson.eviction",
+        "lesson.cache_steps",
+        "lesson.eviction_effects",
+        "lesson.eviction_figure",
+        "lesson.hypotheses",
+        "lesson.hypotheses_figure",
+        "lesson.pronouns",
+        "lesson.pronouns_figure",
+    ],  # the lesson
 )
 PLACE = {name: place for place, name in enumerate(name for room in LINE for name in room)}
 
-MODULES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in INTERP.glob("*.py")}
+
+def module_name(path: Path) -> str:
+    """As it stands in the line: "masks", or "lesson.cost" in a subpackage, whose own name is "lesson"."""
+    name = ".".join(path.relative_to(INTERP).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+MODULES = {
+    module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in INTERP.rglob("*.py")
+}
+PACKAGES = {module_name(path) for path in INTERP.rglob("__init__.py")}  # they import nothing
 SCRIPTS = {p.stem: ast.parse(p.read_text(encoding="utf-8")) for p in EXPERIMENTS.glob("*.py")}
 
 
@@ -77,21 +114,22 @@ def imported(tree: ast.AST, *, also_for_types: bool = False) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute here"
-            whole = node.module in ("interp", "experiments")
+            whole = node.module in {"experiments", "interp", *(f"interp.{p}" for p in PACKAGES)}
             found |= {f"{node.module}.{a.name}" for a in node.names} if whole else {node.module}
     return found
 
 
 def own(names: set[str]) -> set[str]:
-    """The modules of interp among them."""
-    return {name.split(".")[1] for name in names if name.startswith("interp.")}
+    """The modules of interp among them, by their names in the line."""
+    ours = (name.removeprefix("interp.") for name in names if name.startswith("interp."))
+    return {name if name in MODULES else name.partition(".")[0] for name in ours}
 
 
 def test_every_module_has_its_place_in_the_line():
-    assert MODULES.keys() - {"__init__"} == PLACE.keys()
+    assert MODULES.keys() - PACKAGES == PLACE.keys()
 
 
-@pytest.mark.parametrize("name", sorted(MODULES.keys() - {"__init__"}))
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - PACKAGES))
 def test_imports_point_backwards(name):
     """Also those inside functions, which Python would allow to go round in a circle."""
     forwards = {other for other in own(imported(MODULES[name])) if PLACE[other] >= PLACE[name]}
@@ -102,23 +140,20 @@ def test_the_reader_of_imports_reads_them():
     """A test that saw no import would pass whatever happened."""
     tree = ast.parse(
         "from interp import stats\nfrom interp.masks import causal\nimport interp.roles\n"
+        "from interp.lesson import tables\nfrom interp.lesson.config import z\n"
         "if TYPE_CHECKING:\n    from interp.scores import x\n"
         "def f():\n    from interp.model import y\n"
     )
-    assert own(imported(tree)) == {"stats", "masks", "roles", "model"}
-    assert own(imported(tree, also_for_types=True)) == {
-        "stats",
-        "masks",
-        "roles",
-        "model",
-        "scores",
-    }
+    found = {"stats", "masks", "roles", "model", "lesson.tables", "lesson.config"}
+    assert own(imported(tree)) == found
+    assert own(imported(tree, also_for_types=True)) == found | {"scores"}
     assert own(imported(MODULES["scores"])) >= {"forward", "pattern", "tables"}
     assert sum(len(own(imported(tree))) for tree in MODULES.values()) > 50
 
 
-def test_the_package_itself_imports_nothing():
-    assert not own(imported(MODULES["__init__"]))
+@pytest.mark.parametrize("name", sorted(PACKAGES))
+def test_a_package_itself_imports_nothing(name):
+    assert not own(imported(MODULES[name]))
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -179,7 +214,9 @@ def test_only_the_door_registers_with_transformers_and_only_it_is_asked():
     assert users["attention"] == names
 
 
-@pytest.mark.parametrize("name", ["config", "roles", "strict_yaml", "runs", "files", "environment"])
+@pytest.mark.parametrize(
+    "name", ["config", "lesson.config", "roles", "strict_yaml", "runs", "files", "environment"]
+)
 def test_what_the_command_line_needs_first_imports_nothing_heavy(name):
     """So that --help and a misspelt key are answered at once."""
     heavy = {"torch", "transformers", "pandas", "pandera", "scipy", "matplotlib"}

@@ -29,6 +29,7 @@ from interp.config import (
     PatchHeadsConfig,
     ReadAttentionConfig,
     RepeatedRandom,
+    ReproduceConfig,
     SinkRate,
     SplitEffectsConfig,
     Text,
@@ -36,9 +37,20 @@ from interp.config import (
     WeightVsInfluenceConfig,
 )
 from interp.errors import InterpError
+from interp.lesson.config import (
+    AttentionByHandConfig,
+    AttentionCostConfig,
+    CausalMaskConfig,
+    EvictCacheConfig,
+    FindHypothesesConfig,
+    KvCacheSizeConfig,
+    ResolvePronounConfig,
+    ScoreScalingConfig,
+)
 from interp.roles import ROLES
 
 EXPERIMENTS: dict[str, type[BaseModel]] = {
+    "reproduce": ReproduceConfig,
     "find_sinks": FindSinksConfig,
     "find_previous_token": FindPreviousTokenConfig,
     "find_induction": FindInductionConfig,
@@ -53,8 +65,19 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
     "weight_vs_influence": WeightVsInfluenceConfig,
     "split_effects": SplitEffectsConfig,
     "check_circuit": CheckCircuitConfig,
+    "attention_by_hand": AttentionByHandConfig,
+    "kv_cache_size": KvCacheSizeConfig,
+    "attention_cost": AttentionCostConfig,
+    "causal_mask": CausalMaskConfig,
+    "score_scaling": ScoreScalingConfig,
+    "evict_cache": EvictCacheConfig,
+    "find_hypotheses": FindHypothesesConfig,
+    "resolve_pronoun": ResolvePronounConfig,
 }
-NEEDED = {"read_attention": ["prompt=a b", "layer=1", "head=2"]}
+NEEDED = {
+    "read_attention": ["prompt=a b", "layer=1", "head=2"],
+    "reproduce": ["run=runs/first"],
+}
 
 
 # --- YAML and models agree -----------------------------------------------------------------------
@@ -69,8 +92,8 @@ def test_every_experiment_with_a_yaml_is_known_here() -> None:
 def test_yaml_defaults_are_the_models(name: str) -> None:
     config = EXPERIMENTS[name]
     composed = compose(name, config, NEEDED.get(name, []))
-    needed = {"prompt": "a b", "layer": 1, "head": 2} if name in NEEDED else {}
-    assert composed == config(**needed)
+    needed = dict(pair.split("=") for pair in NEEDED.get(name, []))
+    assert composed == config.model_validate_strings(needed)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

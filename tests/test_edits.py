@@ -1,13 +1,22 @@
 """Edits against hand-made hooks, TransformerLens' own, and what must not change, on every family."""
 
+import sys
+import threading
+
+import numpy as np
 import pytest
 import torch
 
 from interp.attention import open_door
 from interp.edits import Cut, Placed, Recording, Redirect, Replace, edited, knock_out
 from interp.errors import InterpError
+from interp.metrics import METRICS
 from interp.model import load_model
+from interp.prompts import Prompt, prompts_of_ids
+from interp.scores import score_heads
 from interp.sites import HEAD_KINDS, STREAM_KINDS, Site, adders
+from interp.sweep import sweep
+from interp.tasks import Example
 from tests.families import BYPASSING, CONFIGS, N_HEADS, N_LAYERS, tiny_model
 
 SERVED = [family for family in CONFIGS if family not in BYPASSING]
@@ -387,6 +396,72 @@ def test_a_site_that_makes_no_sense(arguments, says):
         Site(*arguments)
 
 
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (dict(how="to_current", keys=()), "keys: none given"),
+        (dict(how="mean_value", mean=torch.zeros(3)), r"mean is of shape \(3,\)"),
+        (dict(how="mean_value", mean=torch.zeros(2, 3), heads=(2,)), r"mean is of shape \(2, 3\)"),
+    ],
+)
+def test_a_knock_out_of_nothing_or_by_a_mean_that_does_not_fit(arguments, says):
+    with pytest.raises(InterpError, match=says):
+        knock_out(layer=1, **arguments)
+
+
+def test_a_model_is_edited_by_one_block_at_a_time():
+    """Through one door: the inner block's would take the place of the outer's edits and recordings."""
+    model, other = tiny("llama"), tiny("llama")
+    zero = Replace.zero(Site("z", 1, (2,)))
+    expected = logits(model, zero)
+    with edited(model, zero):
+        with pytest.raises(InterpError, match="is being edited or recorded already"):
+            logits(model, Replace.zero(Site("z", 2, (0,))))
+        with pytest.raises(InterpError, match="put all edits into one"):
+            score_heads(model, prompts_of_ids(IDS), ["sink_first"])
+        plain(other)
+        with torch.no_grad():
+            assert torch.equal(model.hf_model(IDS, use_cache=False).logits, expected)
+
+
+def test_threads_that_edit_one_model_wait_for_each_other():
+    """No pass of one is run with the hooks of the other, or with the layers that it skips."""
+    model = tiny("llama")
+    stream, z = Replace.zero(Site("mlp_out", 0)), [[Replace.zero(Site("z", 2, (1,)))]]
+    example = Example(Prompt(tuple(IDS[0].tolist()), "p"), 5, 20)
+    expected = [logits(model), logits(model, stream)]
+    measured = sweep(model, [example], z, [METRICS["logit_difference"]]).values
+    failures = []
+
+    def edit():
+        try:
+            for _ in range(20):
+                assert torch.equal(logits(model), expected[0])
+                assert torch.equal(logits(model, stream), expected[1])
+        except BaseException as error:  # a thread's exception would be lost
+            failures.append(error)
+
+    def measure():
+        try:
+            for _ in range(4):
+                again = sweep(model, [example], z, [METRICS["logit_difference"]]).values
+                assert np.array_equal(again, measured)
+        except BaseException as error:
+            failures.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for work in (edit, measure)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failures
+
+
 @pytest.mark.parametrize("family", BYPASSING)
 def test_families_that_bypass_the_door_are_refused(family):
     model = tiny(family)
@@ -433,8 +508,19 @@ def test_edits_are_values():
 
 def test_cuts_that_would_undo_each_other_are_refused():
     model = tiny("llama")
-    with pytest.raises(InterpError, match="into one Cut"):
-        logits(model, [Cut(1, (0,)), Cut(1, (1,), heads=(2,))])
+    flat = Replace(Site("pattern", 1), 0.1, "flat")
+    for edits in (
+        [Cut(1, (0,)), Cut(1, (1,), heads=(2,))],
+        [Cut(1, (0,), renormalise=False), Cut(1, (0, 1), renormalise=False)],  # 0 taken twice
+        [Redirect(1, 0), Redirect(1, 0, (2,))],
+        [Redirect(1, 0), Cut(1, (0, 2), renormalise=False)],
+        [Cut(1, (0,)), flat],  # the cut would be lost
+        knock_out("to_current", 1, keys=(2, 2)),
+    ):
+        with pytest.raises(InterpError, match="into one Cut"):
+            logits(model, edits)
+    for edits in ([flat, flat], [Redirect(1, 0), Redirect(1, 2)], [Cut(1, (0,)), Cut(2, (0,))]):
+        logits(model, edits)
     apart = [Cut(1, (0,), heads=(0,)), Cut(1, (1,), heads=(2,))]
     both = logits(model, apart) - plain(model)
     assert both.abs().max() > 1e-4

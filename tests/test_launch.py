@@ -255,7 +255,7 @@ def test_a_bug_before_there_is_a_run(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(here))
-    monkeypatch.setattr(door, "_options", lambda arguments: 1 / 0)
+    monkeypatch.setattr(door, "_options", lambda *_: 1 / 0)
     assert start() == 1
     (report,) = here.iterdir()
     assert str(report) in capfd.readouterr().err

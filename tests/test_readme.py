@@ -53,5 +53,5 @@ def test_every_column_of_the_summary_is_explained():
 def test_every_file_of_the_library_is_on_the_map():
     table = README.split("## A map of the code")[1].split("##")[0]
     named = set(re.findall(r"(\w+)\.py", table))
-    there = {path.stem for path in (ROOT / "interp").glob("*.py")} - {"__init__", "errors"}
+    there = {path.stem for path in (ROOT / "interp").rglob("*.py")} - {"__init__", "errors"}
     assert there - named == set()

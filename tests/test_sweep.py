@@ -129,6 +129,21 @@ def test_the_model_is_left_as_it_was_when_a_sweep_breaks():
         assert torch.equal(logits_at(model, ids, torch.tensor([[8]])), before)
 
 
+def test_a_block_that_somebody_has_wrapped_stays_wrapped():
+    """As accelerate does, to move a block's input to its device."""
+    model = tiny("llama")
+    block = model.hf_model.model.layers[0]
+    own = block.forward
+
+    def wrapped(*args, **kwargs):
+        return own(*args, **kwargs)
+
+    block.forward = wrapped
+    with started_at(model, 1):
+        assert block.forward is not wrapped
+    assert block.forward is wrapped
+
+
 def test_metrics_by_hand():
     logits = torch.tensor([[[1.0, 3.0, 0.0], [2.0, 0.0, 1.0]]])
     clean = torch.tensor([[[1.0, 2.0, 0.0], [0.0, 5.0, 1.0]]])
@@ -157,6 +172,17 @@ def test_metrics_by_hand():
         (dict(cells=[[Replace.zero(Site("z", 7))]]), "no layer 7"),
         (dict(metrics=[METRICS["loss"]]), "needs examples with 'scored'"),
         (dict(base=[Prompt((1, 2), "short")]), "has 2 tokens"),
+        (dict(base=[EXAMPLES[0].prompt] * 2), "2 prompts for 1 examples"),
+        (
+            dict(
+                examples=EXAMPLES[:2], cells=[[Replace(Site("z", 1), torch.zeros(3, 1, 1, 1), "x")]]
+            ),
+            "its value is of 3 prompts, and there are 2 examples",
+        ),
+        (
+            dict(examples=[Example(EXAMPLES[0].prompt, 5, 20, scored=(2, 3))]),
+            "reads the last position, and of p0 those that predict its scored tokens",
+        ),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_runs(arguments, says):
@@ -181,6 +207,13 @@ def test_examples_that_make_no_sense():
         Example(prompt, 1, 2, corrupted=Prompt((1, 2), "c"))
     with pytest.raises(InterpError, match="predicted by none"):
         Example(prompt, scored=(0,))
+    for scored in ((2, 1), (1, 1)):  # the first is where a cell begins, each counts once
+        with pytest.raises(InterpError, match="expected rising positions, each once"):
+            Example(prompt, scored=scored)
+    with pytest.raises(InterpError, match="token 4 is both answer and wrong"):
+        Example(prompt, 4, 4)
+    with pytest.raises(InterpError, match="2 prompts are named 'p'"):
+        Task("t", (Example(prompt, 1, 2), Example(prompt, 2, 1)))
     with pytest.raises(InterpError, match=r"no examples are left \(2 × name"):
         Task("t", (), (("name of several tokens", 2),))
 

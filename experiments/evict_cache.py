@@ -1,0 +1,142 @@
+"""What is lost when old tokens leave the key-value cache, and which of them must stay?
+
+The same budget for all: the oldest leave, or some tokens are pinned (the first, random ones, those that draw
+most attention) and the oldest of the others leave. Positions are kept, or counted by place in the cache, or
+nothing is kept and the last tokens are read anew. Prints the perplexity of each text's second half, and how
+far a head's mass on the first token tells what it costs that this head alone no longer sees old tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from experiments.launch import launch, progress
+from experiments.scoring import draw, load, make_prompts
+from interp.lesson.config import EvictCacheConfig as Config
+from interp.runs import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from interp.lesson.eviction import Policy
+    from interp.model import Model
+    from interp.prompts import Prompt
+
+
+def run(config: Config, folder: RunFolder) -> None:
+    """Check, evict, save, say, draw."""
+    from interp import tables
+    from interp.lesson import eviction_effects as effects
+    from interp.lesson.eviction import policies
+    from interp.lesson.eviction_figure import evictions
+
+    model = load(config, folder)
+    prompts = make_prompts(config, model, folder)
+    chosen = policies(
+        model,
+        prompts,
+        config.choices,
+        config.pins,
+        config.budget,
+        engine=config.engine,
+        seed=config.seed,
+    )
+    folder.record(pinned={f"{one.name} {one.n_pinned}": one.pinned.tolist() for one in chosen})
+    difference = checked(config, model, prompts, chosen[-1], folder)
+    n_passes = len(chosen) * len(config.positions)
+    with progress(n_passes * len(prompts), "texts × policies") as advance:
+        losses = effects.evict(
+            model,
+            prompts,
+            chosen,
+            config.budget,
+            config.positions,
+            recompute=config.recompute,
+            engine=config.engine,
+            progress=advance,
+        )
+    options: dict[str, Any] = {"confidence": config.confidence, "seed": config.seed}
+    rows = effects.per_prompt(model, prompts, losses)
+    summary = effects.summarise_evictions(rows, **options)
+    written = {
+        "per_prompt.parquet": rows,
+        "table.csv": summary,
+        "positions.csv": effects.by_position(model, losses, **options),
+    }
+    if config.by_head:
+        with progress(model.n_layers * model.n_heads * len(prompts), "texts × heads") as advance:
+            by_head = effects.evict_by_head(
+                model,
+                prompts,
+                chosen[0],
+                config.budget,
+                engine=config.engine,
+                seed=config.seed,
+                progress=advance,
+            )
+        heads, agreement = effects.summarise_heads(by_head, **options)
+        written |= {
+            "heads_per_prompt.parquet": by_head,
+            "heads.csv": heads,
+            "agreement.csv": agreement,
+        }
+    for name, table in written.items():
+        folder.write(name, partial(tables.write, table))
+    say(config, summary, difference)
+    if config.by_head:
+        say_heads(heads, agreement)
+    sys.stdout.flush()
+    names = ["table.csv", "positions.csv", *(["heads.csv"] if config.by_head else [])]
+    draw(folder, "evictions", evictions(*(tables.read(folder.path(name)) for name in names)))
+
+
+def checked(
+    config: Config, model: Model, prompts: list[Prompt], policy: Policy, folder: RunFolder
+) -> float | None:
+    """The largest difference between a stepped cache and the masked pass on some texts, recorded."""
+    from interp.lesson.eviction_effects import cache_against_mask
+
+    n = min(config.n_checked, len(prompts))
+    if not n:
+        return None
+    difference = cache_against_mask(
+        model, prompts[:n], policy.of(slice(n)), config.budget, engine=config.engine
+    )
+    folder.record(cache_against_mask={"largest_difference": difference, "n_prompts": n})
+    return difference
+
+
+def say(config: Config, summary: pd.DataFrame, difference: float | None) -> None:
+    """Print each policy's perplexity and rise of the loss."""
+    from interp import tables
+
+    whole = summary.iloc[0]
+    print(
+        f"perplexity of the second half ({whole.n_scored} tokens of {whole.n_prompts} texts) with "
+        f"{config.budget} old tokens in the cache; effect: rise of the loss, nats. All tokens kept: "
+        f"{whole.perplexity:.2f} [{whole.perplexity_low:.2f}, {whole.perplexity_high:.2f}]"
+    )
+    said = ["budget", "loss", "loss_low", "loss_high", "n_scored", "n_prompts"]
+    print(tables.as_text(summary[summary.policy != "all"].drop(columns=said)))
+    if difference is not None:
+        print(
+            f"positions kept: a real cache and one masked pass differ by {difference:.2g} nats at most "
+            f"({min(config.n_checked, whole.n_prompts)} of {whole.n_prompts} texts)"
+        )
+
+
+def say_heads(heads: pd.DataFrame, agreement: pd.DataFrame) -> None:
+    """Print whether sink scores tell what a head's eviction costs."""
+    one, largest = agreement.iloc[0], heads.iloc[0]
+    print(
+        f"by head: mass on the first token against the rise when this head alone evicts: Spearman "
+        f"{one.spearman:.2f} [{one.ci_low:.2f}, {one.ci_high:.2f}], {one.n_heads} heads, "
+        f"{one.n_prompts} texts; costliest: {largest.layer}.{largest['head']}, mass {largest.sink_mass:.2f}, "
+        f"rise {largest.effect:.3f} [{largest.ci_low:.3f}, {largest.ci_high:.3f}]"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(launch("evict_cache"))

@@ -1,0 +1,79 @@
+"""What is a single attention map worth? How many heads look striking for patterns that mean nothing.
+
+Made-up hypotheses, "the token here looks at the token there", are drawn at random, at the distances of a real
+role. Counted are the heads that look striking on one map, above weights spread evenly, above a null matched
+for distance, with many comparisons accounted for, and after an ablation; beside them the same for the real
+role.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from experiments.launch import launch, progress
+from experiments.scoring import draw, load, make_prompts
+from interp.lesson.config import FindHypothesesConfig as Config
+from interp.runs import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def run(config: Config, folder: RunFolder) -> None:
+    """Draw, look, ablate, test, save, say, draw."""
+    from interp import tables
+    from interp.lesson import hypotheses
+    from interp.lesson.hypotheses_figure import counts
+    from interp.roles import Role, find_roles
+
+    model = load(config, folder)
+    prompts = make_prompts(config, model, folder)
+    (role,) = find_roles([config.role])
+    assert isinstance(role, Role)  # the config refuses what is none
+    drawn = hypotheses.draw_hypotheses(prompts, role, config.n_hypotheses, seed=config.seed)
+    with progress(model.n_layers * model.n_heads * len(prompts), "heads × prompts") as advance:
+        rows = hypotheses.measure(model, prompts, drawn, engine=config.engine, progress=advance)
+    tests = hypotheses.compare_heads(rows, level=config.level, seed=config.seed)
+    summary = hypotheses.count_striking(
+        tests,
+        level=config.level,
+        striking=config.striking,
+        confidence=config.confidence,
+        seed=config.seed,
+    )
+    for name, table in (
+        ("per_prompt.parquet", rows),
+        ("tests.csv", tests),
+        ("table.csv", summary),
+    ):
+        folder.write(name, partial(tables.write, table))
+    say(config, summary)
+    sys.stdout.flush()
+    saved = [tables.read(folder.path(name)) for name in ("table.csv", "tests.csv")]
+    draw(folder, "hypotheses", counts(*saved, level=config.level))
+
+
+def say(config: Config, summary: pd.DataFrame) -> None:
+    """Print the counts by kind and criterion."""
+    from interp import stats, tables
+
+    one = summary.iloc[0]
+    said = ["kind", "n_hypotheses", "n_heads", "n_prompts"]
+    for kind, counted in summary.groupby("kind", sort=False):
+        what = "made-up hypotheses" if kind == "made-up" else f"draws of {config.role}"
+        print(
+            f"{one.n_hypotheses} {what} × {one.n_heads} heads, {one.n_prompts} prompts: what looks striking"
+        )
+        print(tables.as_text(counted.drop(columns=said)))
+    smallest, n_tests = stats.smallest_p(int(one.n_prompts)), one.n_hypotheses * one.n_heads
+    if smallest > config.level / n_tests:
+        print(
+            f"note: with {one.n_prompts} prompts no p is below {smallest:.2g}; over {n_tests} tests a single "
+            f"one can reach q < {config.level:g} only below {config.level / n_tests:.2g}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(launch("find_hypotheses"))

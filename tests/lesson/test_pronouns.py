@@ -1,0 +1,202 @@
+"""Pronouns: scores by hand, chance on paper, what can't be known before the adjective, a learnt flip."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments.launch import launch
+from interp import tables
+from interp.attention import implementation
+from interp.errors import InterpError
+from interp.lesson.pronouns import (
+    QUERIES,
+    looks,
+    looks_beside_patches,
+    noun_masses,
+    partial_scores,
+    preferences,
+    substituted,
+    summarise_preferences,
+    with_places,
+)
+from interp.model import load_model
+from interp.patching import patch
+from interp.sentences import pronouns
+from interp.tasks import copying, little_world
+
+N_FRAMES = 8
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("default")
+
+
+@pytest.fixture(scope="module")
+def task(model):
+    return with_places(model, little_world(model, kind="pronoun", n_prompts=2 * N_FRAMES))
+
+
+def test_places_are_where_they_are_said_to_be(model, task):
+    for example in task.examples:
+        places, ids = dict(example.places), example.prompt.ids
+        words = {name: model.tokenizer.decode([ids[at]]) for name, at in places.items()}
+        nouns = {model.tokenizer.decode([token]) for token in (example.answer, example.wrong)}
+        assert {words["first noun"], words["second noun"]} == nouns
+        assert words["it"] == " it" and words["END"] == " The"
+        order = [places[name] for name in ("first noun", "second noun", "it", "adjective", "END")]
+        assert order == sorted(order)
+        assert f" too{words['adjective']}." in example.prompt.text
+        assert example.corrupted.ids[places["adjective"]] != ids[places["adjective"]]
+        assert example.corrupted.ids[: places["adjective"]] == ids[: places["adjective"]]
+
+
+def test_partial_scores_by_plain_passes(model, task):
+    """Token by token, one plain pass each: log P of what follows, the noun in the pronoun's place."""
+    example = task.examples[3]
+    whole, first = substituted(model, example, example.wrong, "wrong")
+    noun = model.tokenizer.decode([example.wrong])
+    before, _, after = example.prompt.text.partition(".")[0].partition(" it was ")
+    assert whole.text == f"{before} the{noun} was {after}."
+    assert model.tokenizer.decode(whole.ids[first:]) == f" was {after}."
+    total = 0.0
+    for at in range(first, len(whole.ids)):
+        with torch.no_grad():
+            logits = model.hf_model(torch.tensor([whole.ids[:at]])).logits[0, -1]
+        total += logits.log_softmax(-1)[whole.ids[at]].item()
+    assert partial_scores(model, task.examples)[3, 1] == pytest.approx(total, abs=1e-3)
+
+
+def table_of(values):
+    """Preferences (frame, sentence) by hand."""
+    return pd.DataFrame(
+        [
+            {
+                "model": "m", "task": "t", "reading": "question", "prompt": f"{frame}{side}",
+                "template": f"frame {frame}", "preference": float(value),
+            }
+            for frame, pair in enumerate(values)
+            for side, value in enumerate(pair)
+        ]
+    )  # fmt: skip
+
+
+def test_who_likes_a_noun_is_at_chance_whatever_the_size():
+    """A preference for the noun itself is right in one sentence and as wrong in the other."""
+    bias = np.random.default_rng(0).normal(0, 3, 30)
+    one = summarise_preferences(table_of(np.stack([bias, -bias], 1))).iloc[0]
+    assert (one.preference, one.accuracy, one.both_right) == (0, 0.5, 0)
+    assert one.verdict == "at chance" and one.n_frames == 30 and one.n_prompts == 60
+
+
+def test_who_reads_the_adjective_is_better_than_chance():
+    rng = np.random.default_rng(1)
+    bias, heard = rng.normal(0, 1, 30), rng.normal(1.5, 0.3, 30)
+    good = summarise_preferences(table_of(np.stack([heard + bias, heard - bias], 1))).iloc[0]
+    assert good.verdict == "better than chance" and good.p < 0.01
+    assert good.preference == pytest.approx(heard.mean())
+    assert good.preference_low < good.preference < good.preference_high
+    assert good.accuracy > 0.8 and good.both_right == (heard > np.abs(bias)).mean()
+    bad = summarise_preferences(table_of(np.stack([bias - heard, -bias - heard], 1))).iloc[0]
+    assert bad.verdict == "worse than chance" and bad.preference == -good.preference
+
+
+def test_the_flip_is_learnt_in_the_little_world(model, task):
+    summary = summarise_preferences(preferences(model, task)).set_index("reading")
+    question = summary.loc["question"]
+    assert question.verdict == "better than chance" and question.accuracy > 0.9
+    assert question.preference_low > 1 and question.both_right > 0.8
+
+
+def test_masses_are_those_of_eager_attention_and_it_can_not_know(model, task):
+    masses = noun_masses(model, task)
+    example = task.examples[5]
+    with torch.no_grad(), implementation(model.hf_model, "eager"):
+        out = model.hf_model(torch.tensor([example.prompt.ids]), output_attentions=True)
+    weights = torch.stack(out.attentions)[:, 0]
+    keys = [example.prompt.ids.index(token) for token in (example.answer, example.wrong)]
+    for i, query in enumerate(QUERIES):
+        expected = weights[:, :, dict(example.places)[query], keys]
+        np.testing.assert_allclose(masses[5, :, :, i], expected, atol=1e-5)
+    table = looks(model, task)
+    of_it = table[table["query"] == "it"]
+    assert of_it.flip.abs().max() < 1e-6 and of_it.p.isna().all()
+    assert (of_it.right + of_it.wrong).max() > 0.05  # heads do look at the nouns from there
+    end = table[table["query"] == "END"]
+    assert end.flip.max() > 0.1 and (end.n_frames == N_FRAMES).all()
+    assert end.flip.to_numpy() == pytest.approx((end.right - end.wrong).to_numpy())
+
+
+def test_patches_before_the_adjective_change_nothing(model, task):
+    """Both sentences are the same up to there. The stream carries it at the adjective, then at the end."""
+    for site in ("z", "resid_pre"):
+        rows, _ = patch(model, task, site, "places")
+        most = rows.groupby("place").effect.apply(lambda values: values.abs().max())
+        assert most[["first noun", "second noun", "it"]].max() < 1e-3
+        assert most["END"] > 0.5
+    stream = rows.groupby(["layer", "place"]).effect.mean()
+    assert stream[0, "adjective"] > 5 > abs(stream[0, "END"])
+    assert stream[2, "END"] > 5 > abs(stream[2, "adjective"])
+
+
+def test_flips_beside_patches_on_paper():
+    heads = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    looked = pd.DataFrame(heads, columns=["layer", "head"]).assign(
+        query="END", flip=[0.1, -0.4, 0.2, 0.3]
+    )
+    rows = pd.DataFrame(
+        [
+            {"layer": layer, "head": head, "template": f"t{t}", "effect": size * (1 + 0.01 * t)}
+            for (layer, head), size in zip(heads, [1, 4, -2, 3], strict=True)
+            for t in range(5)
+        ]
+    )
+    assert looks_beside_patches(looked, rows) == (1, 1, 1)
+    rows["effect"] = rows.effect.map({1: 4}.get).fillna(
+        0
+    )  # one head only, that of the smallest flip
+    assert looks_beside_patches(looked, rows)[0] < 0
+
+
+def test_what_is_refused(model, task):
+    with pytest.raises(InterpError, match="has no partner: expected both sentences of each frame"):
+        with_places(model, little_world(model, kind="pronoun", n_prompts=5))
+    with pytest.raises(InterpError, match="expected a pair of sentences with 'it' and two nouns"):
+        with_places(model, copying(model, n_prompts=2, period=5))
+    example = task.examples[0]
+    other = replace(example, prompt=replace(example.prompt, text="Nothing of the kind. The"))
+    with pytest.raises(InterpError, match="expected a sentence with ' it was '"):
+        partial_scores(model, [other])
+
+
+def test_the_experiment_from_its_command_line(tmp_path, capsys, composed_once):
+    folder = tmp_path / "run"
+    assert launch("resolve_pronoun", ["n_frames=4", "threads=1", f"out={folder}", "top=2"]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"resolve_pronoun: results in {folder}\n"
+    names = ["table", "looks", "heads", "places", "stream"]
+    found = {name: tables.read(folder / f"{name}.csv") for name in names}
+    assert {path.name for path in folder.iterdir()} == {
+        *(f"{name}.csv" for name in names),
+        *(f"{name}_per_prompt.parquet" for name in ("heads", "places", "stream")),
+        "per_prompt.parquet",
+        *("pronouns.png", "pronouns.pdf", "config.yaml", "log.txt", "manifest.json"),
+    }
+    assert found["table"].reading.tolist() == ["partial", "question"]
+    assert len(found["heads"]) == 24 and len(found["places"]) == 24 * 5
+    assert "preference of the right noun: 4 frames, 8 sentences; chance: 0, 0.5" in said.out
+    assert "the adjective comes later" in said.out
+
+
+@pytest.mark.smollm2
+def test_a_model_of_this_size_by_partial_scores(smollm2_model):
+    """Of 40 English frames most are told apart no better than by chance: nothing near the little world."""
+    model = smollm2_model
+    task = with_places(model, pronouns(model, n_prompts=80))
+    control = pronouns(model, n_prompts=80, question_only=True)
+    summary = summarise_preferences(preferences(model, task, control=control)).set_index("reading")
+    assert list(summary.index) == ["partial", "question", "question alone"]
+    assert summary.accuracy.between(0.35, 0.75).all() and summary.both_right.max() < 0.5
