@@ -28,10 +28,11 @@ def run(config: Config, folder: RunFolder) -> None:
     """Knock out, look, save, say, draw."""
     from interp import sink_figure, tables
     from interp.sink_effects import control_keys, knock_out_sinks, summarise_sinks, text_task
-    from interp.sink_mass import sink_masses
+    from interp.sink_mass import check_lengths, sink_masses
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
+    check_lengths(prompts)  # refused before anything is measured
     control = control_keys(prompts, config.first_keys, config.n_random, config.seed)
     folder.record(control_keys={str(n): drawn for n, drawn in control.items()})
     knocking = partial(

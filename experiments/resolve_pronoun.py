@@ -70,11 +70,11 @@ def run(config: Config, folder: RunFolder) -> None:
         seed=config.seed,
     )
     folder.record(looks_beside_patches=agreement)
-    say(config, summary, looked, *(written[f"{name}.csv"] for name in PATCHES), agreement)
+    patches = [written[f"{name}.csv"] for name in PATCHES]
+    say(config, summary, looked, agreement, *patches)
     sys.stdout.flush()
-    saved = (
-        tables.read(folder.path(f"{name}.csv")) for name in ("table", "looks", "heads", "places")
-    )
+    names = ("table", "looks", *PATCHES)
+    saved = (tables.read(folder.path(f"{name}.csv")) for name in names)
     draw(folder, "pronouns", figure(*saved))
     folder.remove("parts")
 
@@ -97,10 +97,10 @@ def say(
     config: Config,
     summary: pd.DataFrame,
     looked: pd.DataFrame,
+    agreement: tuple[float, float, float],
     heads: pd.DataFrame,
     places: pd.DataFrame,
     stream: pd.DataFrame,
-    agreement: tuple[float, float, float],
 ) -> None:
     """Print the preferences, the heads of the largest patches beside where they look, and the places."""
     from interp import tables

@@ -81,7 +81,7 @@ def attribute(
     check_patch(model, task, site, positions, direction)
     chosen = metric_for(task, metric)
     check_examples(model, task.examples)
-    _check_estimate(site, direction, chosen, steps, correct_qk)
+    check_estimate(site, direction, chosen, steps, correct_qk)
     together: dict[object, list[int]] = {}
     for i, example in enumerate(task.examples):
         together.setdefault(goes_with(example, positions), []).append(i)
@@ -105,8 +105,12 @@ def attribute(
     return as_table(model, task, measured, f"{direction}: {kind}", chosen.name)
 
 
-def _check_estimate(
-    site: Kind, direction: Direction, metric: Metric, steps: int | None, correct_qk: bool
+def check_estimate(
+    site: Kind,
+    direction: Direction,
+    metric: Metric,
+    steps: int | None = None,
+    correct_qk: bool = False,
 ) -> None:
     """Refuse what has no gradient, or none that says anything."""
     if site == "pattern":

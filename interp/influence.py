@@ -32,7 +32,7 @@ from interp.edits import Recording, edited
 from interp.effects import Options, metric_for
 from interp.errors import InterpError
 from interp.forward import BATCH_TOKENS, logits_at
-from interp.gradients import attribute
+from interp.gradients import attribute, check_estimate
 from interp.metrics import positions
 from interp.model import Model
 from interp.outputs import Ending, Writing, sites_for_outputs
@@ -78,7 +78,9 @@ def weigh_heads(
     if judged_by not in ("zero", "mean", "resample"):
         raise InterpError(f"judged_by={judged_by!r}: expected zero, mean or resample")
     role = target_role(task, target)
-    chosen = metric_for(task, metric).name
+    measure = metric_for(task, metric)
+    check_estimate("z", "noise", measure)  # the last part, refused before the others are measured
+    chosen = measure.name
     prompts = [example.prompt for example in task.examples]
     engine, seed = options.get("engine", "auto"), options.get("seed", 0)
     keys = [*HEAD, "prompt"]

@@ -72,10 +72,6 @@ def patch(
     check_patch(model, task, site, positions, direction)
     if only is not None:
         only = [tuple(one) if isinstance(one, list) else one for one in only]
-        if not only:
-            raise InterpError(
-                "only: no rows given; expected such as (3,) or (3, 5), or None for all"
-            )
         rows = [_parts_of(name) for _, name in sites_of(model, site, task.examples[0], positions)]
         for one in only:
             if not any(one in parts for parts in rows):

@@ -116,7 +116,7 @@ def trace_paths(
 
 
 def _checked(model: Model, receivers: Sequence[Receiver | str]) -> list[Receiver]:
-    if isinstance(receivers, str | Receiver):
+    if isinstance(receivers, Receiver):
         receivers = [receivers]
     found = [one if isinstance(one, Receiver) else Receiver.parsed(one) for one in receivers]
     if not found:

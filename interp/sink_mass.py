@@ -65,12 +65,7 @@ def sink_masses(
             windows are narrower than that.
     """
     rows = knock_outs(hows, first_keys)
-    for prompt in prompts:
-        if len(prompt.ids) <= SHOWN:
-            raise InterpError(
-                f"prompt {prompt.name} has {len(prompt.ids)} tokens; expected more than {SHOWN}, so that "
-                "a query sees the first keys and is none of them"
-            )
+    check_lengths(prompts)
     means = means_for(model, prompts, hows, engine)
     cells: list[tuple[str, int, list[Edit]]] = [("none", 0, [])]
     cells += [(row.how, row.n_keys, row.edits(range(row.n_keys), means)) for row in rows]
@@ -91,6 +86,16 @@ def sink_masses(
     if (whole.mass[whole.key == LEARNED] == 0).all():  # the model has none
         whole = whole[whole.key != LEARNED].reset_index(drop=True)
     return SINK_MASSES.validate(whole[list(SINK_MASSES.columns)])
+
+
+def check_lengths(prompts: Sequence[Prompt]) -> None:
+    """Refuse a prompt that is too short to tell the first keys apart."""
+    for prompt in prompts:
+        if len(prompt.ids) <= SHOWN:
+            raise InterpError(
+                f"prompt {prompt.name} has {len(prompt.ids)} tokens; expected more than {SHOWN}, so that "
+                "a query sees the first keys and is none of them"
+            )
 
 
 def _masses(

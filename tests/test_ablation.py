@@ -266,3 +266,28 @@ def test_patterns_that_would_not_fit_are_refused(model, world, monkeypatch):
     ablate_heads(model, Task("one", world.examples[:1]))
     with pytest.raises(InterpError, match="mean_over=token is for how='mean'"):
         ablate_heads(model, world, mean_over="token")
+
+
+def test_a_mean_over_many_tokens_is_added_up_in_float32():
+    """In bfloat16 a sum of some thousands no longer grows by what is added: off by a tenth and more."""
+    narrow = load_model("default", dtype="bfloat16")
+    task = copying(narrow, n_prompts=24, period=60)
+    new, _ = Ablating(narrow, task, "mean", "all")._pooled_means(task.examples)
+    z = torch.cat([z_at(narrow, example.corrupted, 1) for example in task.examples])
+    expected = z.double().mean((0, 2))
+    assert (new[1][0, :, 0].double() - expected).norm() < 1e-3 * expected.norm()
+
+
+def test_donors_with_the_tokens_of_the_prompt_are_refused(model):
+    """They would change nothing, and look like no effect."""
+    (one, two) = copying(model, n_prompts=2, period=4).examples
+    same = replace(one.prompt, name="same")
+    of_corrupted = Task("t", (replace(one, corrupted=same),))
+    of_others = Task("t", (replace(one, corrupted=None), replace(one, prompt=same, corrupted=None)))
+    for task in (of_corrupted, of_others):
+        for how in ("resample", "mean"):
+            with pytest.raises(InterpError, match="would be given its own activations"):
+                ablate_heads(model, task, how)
+        ablate_heads(model, task, "zero")
+    mixed = Task("t", (replace(one, corrupted=same), two))  # a mean over two prompts is another
+    assert ablate_heads(model, mixed, "mean")[0].effect.abs().max() > 0

@@ -378,7 +378,7 @@ def test_how_far_estimates_can_be_trusted_on_the_default_model():
     [
         (dict(site="pattern"), "site=pattern: gradients of weights are not taken; expected q, k"),
         (dict(site="v", correct_qk=True), "correct_qk: site=v: expected q or k"),
-        (dict(steps=0), "steps=0: expected at least 1"),
+        (dict(steps=0), "steps=0: expected a whole number of 1 or more"),
         (dict(metric="flips"), "metric=flips has no gradient; take the logit difference or the"),
         (dict(metric="kl", direction="noise"), "metric=kl: its gradient at the clean prompt is 0"),
         (dict(metric="loss"), "needs examples with 'scored'"),

@@ -163,3 +163,12 @@ def test_the_figure_of_direct_and_total_effects(model):
     per_prompt, _ = decompose(model, little_world(model, n_prompts=4), "zero")
     figure = direct_and_total(summarise_effects(per_prompt))
     assert figure.axes[0].get_xlabel() == "direct effect on logit difference"
+
+
+def test_a_metric_without_a_gradient_is_refused_before_anything_is_measured():
+    model = load_model("default")
+    done = []
+    for metric in ("flips", "kl"):
+        with pytest.raises(InterpError, match=f"metric={metric}"):
+            weigh_heads(model, copying(model, n_prompts=2), metric=metric, progress=done.append)
+    assert not done

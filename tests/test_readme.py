@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.compose import compose
+from experiments.launch import _options
 from interp.model import ALIASES
 from interp.tables import SUMMARY
 
@@ -35,7 +36,9 @@ def test_commands_are_accepted(experiment, rest):
     if "--help" in arguments:
         return
     module = importlib.import_module(f"experiments.{experiment}")
-    compose(experiment, module.Config, arguments, [])
+    files, assignments = _options(arguments, getattr(module, "POSITIONAL", None))
+    assert not files
+    compose(experiment, module.Config, assignments)
 
 
 def test_there_are_commands_and_all_experiments_are_named():

@@ -3,6 +3,8 @@
     partial score    log P(what follows the pronoun | the sentence with a noun in its place), nats, summed
                      (Trinh & Le, 1806.02847): "… because the box" → " was too small."
     question         logit of a noun after "What was too small? The"
+    alone            the control, without the sentence: what noun and adjective have to do with each other
+                     anyhow (ropes are thin); "partial less alone" is what the sentence adds
     preference       of the right noun − of the wrong one; above 0: right
 
 Every frame is read with both adjectives, and so each noun is right once: what a model thinks of the nouns
@@ -29,7 +31,7 @@ from interp import stats
 from interp.errors import InterpError
 from interp.forward import batches, capture, logits_at
 from interp.kernels import Engine
-from interp.lesson.losses import losses_of
+from interp.lesson.losses import LOGITS, losses_of
 from interp.lesson.tables import LOOKS, PREFERENCES, PREFERENCES_PER_PROMPT
 from interp.metrics import METRICS
 from interp.model import Model
@@ -80,18 +82,23 @@ def with_places(model: Model, task: Task) -> Task:
 
 
 def partial_scores(
-    model: Model, examples: Sequence[Example], bos: Bos = "tokenizer"
+    model: Model, examples: Sequence[Example], bos: Bos = "tokenizer", *, alone: bool = False
 ) -> Float[np.ndarray, "example candidate"]:
-    """Partial scores of the right and the wrong noun, nats."""
+    """Partial scores of the right and the wrong noun, nats.
+
+    Args:
+        alone: the control, without the sentence: " was too small." after "The box".
+    """
     prompts, first = [], []
     for example in examples:
         for token, kind in ((example.answer, "right"), (example.wrong, "wrong")):
-            prompt, start = substituted(model, example, token, kind, bos)
+            prompt, start = substituted(model, example, token, kind, bos, alone=alone)
             prompts.append(prompt)
             first.append(start)
     scores = np.full(len(prompts), np.nan)
     place = {prompt.name: i for i, prompt in enumerate(prompts)}
-    for batch in batches(prompts):
+    size = max(1, LOGITS // (max(len(prompt.ids) for prompt in prompts) * model.vocab_size))
+    for batch in batches(prompts, size):
         losses = losses_of(model, torch.tensor([p.ids for p in batch], device=model.device))
         for prompt, loss in zip(batch, losses, strict=True):
             at = place[prompt.name]
@@ -100,9 +107,15 @@ def partial_scores(
 
 
 def substituted(
-    model: Model, example: Example, token: int | None, kind: str, bos: Bos = "tokenizer"
+    model: Model,
+    example: Example,
+    token: int | None,
+    kind: str,
+    bos: Bos = "tokenizer",
+    *,
+    alone: bool = False,
 ) -> tuple[Prompt, int]:
-    """The sentence with a noun in place of "it", and where what follows begins.
+    """The sentence (or nothing, ``alone``) with a noun in place of "it", and where what follows begins.
 
     Raises:
         InterpError: a sentence without " it was ", or whose tokens run across the noun's end.
@@ -112,8 +125,9 @@ def substituted(
     assert model.tokenizer is not None and token is not None  # or with_places had refused
     noun = model.tokenizer.decode([token])
     name = f"{example.prompt.name}-{kind}"
-    whole = text_prompt(model, f"{before} the{noun} was {after}", name, bos)
-    part = text_prompt(model, f"{before} the{noun}", name, bos)
+    start = f"The{noun}" if alone else f"{before} the{noun}"
+    whole = text_prompt(model, f"{start} was {after}", name, bos)
+    part = text_prompt(model, start, name, bos)
     n = len(part.ids)
     if not pronoun or whole.ids[:n] != part.ids or part.ids[-1] != token:
         raise InterpError(
@@ -144,8 +158,12 @@ def preferences(
     Args:
         control: the same task without its sentences: what nouns and adjectives say by themselves.
     """
-    right, wrong = partial_scores(model, task.examples, bos).T
-    readings = {"partial": right - wrong, "question": question_scores(model, task.examples)}
+    told, alone = (
+        -np.diff(partial_scores(model, task.examples, bos, alone=only))[:, 0]
+        for only in (False, True)
+    )
+    readings = {"partial": told, "partial alone": alone, "partial less alone": told - alone}
+    readings["question"] = question_scores(model, task.examples)
     if control is not None:
         readings["question alone"] = question_scores(model, control.examples)
     frames = [

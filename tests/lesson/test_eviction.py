@@ -309,12 +309,12 @@ def test_sinks_and_evictions_on_paper(tmp_path, model, losses):
 
 @pytest.mark.smollm2
 def test_the_first_token_must_stay_in_a_real_model(smollm2_model):
-    """Python's documentation, 640 tokens: what a window of 160 loses is little if the first token stays."""
+    """Python's documentation, 512 tokens: what a window of 128 loses is little if the first token stays."""
     model = smollm2_model
-    prompts = text_prompts(model, python_docs(), n_prompts=1, length=640)
-    oldest, first = policies(model, prompts, ["first"], [1], 160)
+    prompts = text_prompts(model, python_docs(), n_prompts=1, length=512)
+    oldest, first = policies(model, prompts, ["first"], [1], 128)
     whole, lost, pinned = (
-        np.exp(masked_losses(model, prompts, policy, 160)[:, 320:].mean())
+        np.exp(masked_losses(model, prompts, policy, 128)[:, 256:].mean())
         for policy in (None, oldest, first)
     )
     assert 5 < whole < 20

@@ -105,9 +105,9 @@ def test_weights_and_rises_by_another_program(model, drawn, rows):
     for i, prompt in enumerate(PROMPTS):
         np.testing.assert_allclose(found[prompt.name][1, 2, :-1], expected[i], atol=1e-4)
     one = rows[(rows.layer == 1) & (rows["head"] == 2) & (rows["prompt"] == PROMPTS[3].name)]
-    np.testing.assert_allclose(one.rise, expected[3][one["query"].to_numpy()], atol=1e-4)
+    np.testing.assert_allclose(one.rise, expected[3][one["query"].to_list()], atol=1e-4)
     np.testing.assert_allclose(
-        one.rise_control, expected[3][one.control_query.to_numpy()], atol=1e-4
+        one.rise_control, expected[3][one.control_query.to_list()], atol=1e-4
     )
 
 
@@ -176,7 +176,7 @@ def test_tables_and_figure(tmp_path, rows):
     figure = counts(summary, tests)
     heads, anyone, right = figure.axes
     assert [text.get_text() for text in heads.get_yticklabels()] == list(CRITERIA)
-    drawn = heads.containers[0].lines[0].get_xdata()
+    drawn = heads.containers[0].lines[0].get_xdata().astype(float)
     np.testing.assert_allclose(drawn, summary[summary.kind == "made-up"].share)
     assert len(anyone.containers) == 2 and len(right.lines) == 3
 
