@@ -15,7 +15,7 @@ types:
 	mypy
 
 test:
-	pytest -q
+	pytest -q -n 2 --dist loadfile
 
 build:
 	python -m build --no-isolation --outdir dist .

@@ -350,10 +350,10 @@ def _check_cuts(placed: Sequence[Placed]) -> None:
         if not isinstance(one.edit, Replace) or one.edit.site.kind == "pattern":
             together.setdefault((one.edit.layer, repr(one.rows)), []).append(one.edit)
     for a, b in (pair for edits in together.values() for pair in combinations(edits, 2)):
-        one, other = (_changed_weights(edit) for edit in (a, b))
+        mine, other = (_changed_weights(edit) for edit in (a, b))
         if isinstance(a, Replace) and isinstance(b, Replace):
             continue  # the later one replaces the earlier
-        if all(x is None or y is None or set(x) & set(y) for x, y in zip(one, other, strict=True)):
+        if all(x is None or y is None or set(x) & set(y) for x, y in zip(mine, other, strict=True)):
             raise InterpError(
                 f"{a}; {b}: both change the same attention weights, each from what they were before: "
                 "put all keys into one Cut, or leave one of them out"
