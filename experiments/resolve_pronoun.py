@@ -128,11 +128,14 @@ def say(
         "place; END's attention, right − wrong"
     )
     print(tables.as_text(shown.join(where, on=["layer", "head"])))
-    best = (
-        stream.sort_values("effect", ascending=False).drop_duplicates("layer").sort_values("layer")
+    best = stream.sort_values("effect", ascending=False).drop_duplicates("place")
+    carried = "; ".join(
+        f"{one.place} {one.effect:.1f} [{one.ci_low:.1f}, {one.ci_high:.1f}] before layer {one.layer}"
+        for one in best[best.effect > 0.05].itertuples()
     )
-    carried = "; ".join(f"{one.layer}: {one.place} {one.effect:.1f}" for one in best.itertuples())
-    print(f"residual stream before each layer, the place whose patch brings most back: {carried}")
+    print(
+        f"residual stream, what a patch of a place brings back at its best: {carried or 'nothing'}"
+    )
     it = looked[looked["query"] == "it"].assign(nouns=lambda rows: rows.right + rows.wrong)
     most = it.sort_values("nouns", ascending=False).iloc[0]
     print(

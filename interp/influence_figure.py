@@ -8,6 +8,7 @@ weight with each effect, its interval in brackets.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -15,10 +16,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from interp.figures import COLORS, STYLE
 
 NAMED = 8
+# Where a name may begin, seen from its point, in points: near it, above or below, then farther right.
+CORNERS = [(x, y) for x in (3, 22, 41) for y in (3, -9)]
+THREAD = {"arrowstyle": "-", "linewidth": 0.4, "color": "0.6", "shrinkA": 0, "shrinkB": 2}
 
 
 def weight_and_influence(table: pd.DataFrame, agreement: pd.DataFrame, judge: str) -> Figure:
@@ -73,11 +79,14 @@ def direct_and_total(table: pd.DataFrame) -> Figure:
             linewidth=0.8,
         )
         axis.plot(direct.effect, total.effect, "o", color=COLORS[0], markersize=4)
-        for layer, head in total.effect.abs().nlargest(NAMED).index:
-            place = direct.effect[layer, head], total.effect[layer, head]
-            axis.annotate(
-                f"{layer}.{head}", place, xytext=(3, 3), textcoords="offset points", size=7
-            )
+        largest = total.effect.abs().nlargest(NAMED).index
+        _name(
+            axis,
+            [
+                (f"{layer}.{head}", direct.effect[layer, head], total.effect[layer, head])
+                for layer, head in largest
+            ],
+        )
         metric = one.metric.replace("_", " ")
         axis.set(xlabel=f"direct effect on {metric}", ylabel=f"total effect on {metric}")
         how = one.edit.split()[0]
@@ -111,14 +120,6 @@ def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
         )
     known = table[table.mass.notna()]
     named = {*known.mass.nlargest(NAMED // 2).index, *size[known.index].nlargest(NAMED).index}
-    for i in sorted(named):
-        axis.annotate(
-            f"{table.layer[i]}.{table['head'][i]}",
-            (table.mass[i], size[i]),
-            xytext=(3, 3),
-            textcoords="offset points",
-            size=7,
-        )
     largest = float(size.max()) or 1.0
     axis.set_yscale("symlog", linthresh=largest / 100)
     axis.set(
@@ -127,7 +128,33 @@ def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
         xlim=(-0.02, 1.02),
         ylim=(0, largest * 1.6),
     )
+    _name(
+        axis,
+        [(f"{table.layer[i]}.{table['head'][i]}", table.mass[i], size[i]) for i in sorted(named)],
+    )
     axis.legend(frameon=False, fontsize=7, loc="upper right")
+
+
+def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+    """A name beside each point, at the first of its corners where it covers no other name."""
+    taken: list[Bbox] = []
+    for text, x, y in points:
+        for corner in CORNERS:
+            label = axis.annotate(
+                text,
+                (x, y),
+                xytext=corner,
+                textcoords="offset points",
+                va="bottom",
+                size=7,
+                arrowprops=THREAD,
+            )
+            label.get_window_extent()  # puts it in its place
+            box = Text.get_window_extent(label)  # of the name alone, without the thread
+            if not any(box.overlaps(other) for other in taken) or corner == CORNERS[-1]:
+                break
+            label.remove()
+        taken.append(box)
 
 
 def _matrix(axis: Axes, agreement: pd.DataFrame) -> None:

@@ -1,17 +1,20 @@
 """Weight beside influence: each quantity by hand, the verdicts, and rank agreement on planted tables."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from interp.edits import Recording, edited
 from interp.errors import InterpError
 from interp.forward import logits_at
 from interp.influence import EFFECTS, WEIGHTS, target_role, weigh_heads
-from interp.influence_figure import direct_and_total, weight_and_influence
+from interp.influence_figure import _name, direct_and_total, weight_and_influence
 from interp.model import load_model
 from interp.quadrants import QUADRANTS, rank_agreement, summarise_influence
 from interp.sites import Site
@@ -83,6 +86,16 @@ def test_looking_is_not_using_on_the_default_model(copied):
     assert by_mass.p["direct"] <= 1 and (by_mass.n_templates == 6).all()
     figure = weight_and_influence(summary, agreement, "total_resample")
     assert len(figure.axes) == 2
+
+
+def test_names_of_heads_near_each_other_do_not_cover_each_other():
+    figure = Figure()
+    axis = figure.subplots()
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    _name(axis, [(f"2.{i}", 0.5 + i / 500, 0.5) for i in range(5)])
+    boxes = [Text.get_window_extent(label) for label in axis.texts]
+    assert [label.get_text() for label in axis.texts] == [f"2.{i}" for i in range(5)]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
 
 
 def test_where_heads_should_look(model):
