@@ -318,4 +318,4 @@ def test_the_first_token_must_stay_in_a_real_model(smollm2_model):
         for policy in (None, oldest, first)
     )
     assert 5 < whole < 20
-    assert lost > 1.6 * whole and pinned < 1.25 * whole
+    assert lost > 1.6 * whole and pinned - whole < (lost - whole) / 3
