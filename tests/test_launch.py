@@ -265,7 +265,8 @@ def test_a_bug_before_there_is_a_run(
 # --- as a process --------------------------------------------------------------------------------
 
 
-def test_help_is_quick_and_complete() -> None:
+def test_help_is_quick_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # whatever the terminal of the tests is
     code = (
         "import sys, example_experiment as e; from experiments.launch import launch\n"
         "code = launch('find_sinks', ['--help'], e)\n"
