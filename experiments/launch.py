@@ -137,7 +137,9 @@ def _options(arguments: Sequence[str], positional: str | None) -> tuple[list[Pat
         if option in ("--config", "--to"):
             value = value if equals else next(waiting, "")
             if not value:
-                what = "file: --config my.yaml" if option == "--config" else "folder: --to runs/again"
+                what = (
+                    "file: --config my.yaml" if option == "--config" else "folder: --to runs/again"
+                )
                 raise InterpError(f"command line: {option} needs a {what}")
             if option == "--to":
                 rest.append(f"out={value}")

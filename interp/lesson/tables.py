@@ -486,7 +486,9 @@ _TASK = {
     "model": KEYS["model"],
     "task": pa.Column(str, description="little_world_pronoun, or pronouns"),
 }
-_READING = pa.Column(str, description="partial, question, and controls: see interp/lesson/pronouns.py")
+_READING = pa.Column(
+    str, description="partial, question, and controls: see interp/lesson/pronouns.py"
+)
 _FRAMES = {
     "n_frames": count("pairs of sentences: what is independent"),
     "n_prompts": count("sentences measured"),
