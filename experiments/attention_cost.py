@@ -8,11 +8,10 @@ with their standard errors, and all outputs are compared.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
-from experiments.scoring import draw, set_threads
+from experiments.scoring import draw, set_threads, write_tables
 from interp.lesson.config import AttentionCostConfig as Config
 from interp.runs import RunFolder
 
@@ -37,8 +36,7 @@ def run(config: Config, folder: RunFolder) -> None:
             progress=advance,
         )
     exponents = cost.exponents(costs)
-    for name, table in (("table", costs), ("exponents", exponents)):
-        folder.write(f"{name}.csv", partial(tables.write, table))
+    write_tables(folder, {"table.csv": costs, "exponents.csv": exponents})
     say(costs, exponents)
     sys.stdout.flush()
     saved = [tables.read(folder.path(f"{name}.csv")) for name in ("table", "exponents")]

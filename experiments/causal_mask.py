@@ -8,11 +8,10 @@ passes over its prefixes: the second part runs them all.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
-from experiments.scoring import draw, load, make_prompts
+from experiments.scoring import draw, load, make_prompts, write_tables
 from interp.lesson.config import CausalMaskConfig as Config
 from interp.runs import RunFolder
 
@@ -42,8 +41,8 @@ def run(config: Config, folder: RunFolder) -> None:
     chosen = prompts[: config.n_prefixed]
     with progress(sum(len(prompt.ids) for prompt in chosen), "prefixes") as advance:
         prefixes = one_pass_or_many(model, chosen, engine=config.engine, progress=advance)
-    for name, table in (("table", cuts), ("positions", positions), ("prefixes", prefixes)):
-        folder.write(f"{name}.csv", partial(tables.write, table))
+    written = {"table.csv": cuts, "positions.csv": positions, "prefixes.csv": prefixes}
+    write_tables(folder, written)
     say(cuts, prefixes)
     sys.stdout.flush()
     saved = [tables.read(folder.path(f"{name}.csv")) for name in ("positions", "prefixes")]

@@ -9,11 +9,10 @@ far a head's mass on the first token tells what it costs that this head alone no
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from experiments.launch import launch, progress
-from experiments.scoring import draw, load, make_prompts
+from experiments.scoring import draw, load, make_prompts, write_tables
 from interp.lesson.config import EvictCacheConfig as Config
 from interp.runs import RunFolder
 
@@ -82,8 +81,7 @@ def run(config: Config, folder: RunFolder) -> None:
             "heads.csv": heads,
             "agreement.csv": agreement,
         }
-    for name, table in written.items():
-        folder.write(name, partial(tables.write, table))
+    write_tables(folder, written)
     say(config, summary, difference)
     if config.by_head:
         say_heads(heads, agreement)

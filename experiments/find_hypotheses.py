@@ -9,11 +9,10 @@ role.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
-from experiments.scoring import draw, load, make_prompts
+from experiments.scoring import draw, load, make_prompts, write_tables
 from interp.lesson.config import FindHypothesesConfig as Config
 from interp.runs import RunFolder
 
@@ -43,12 +42,8 @@ def run(config: Config, folder: RunFolder) -> None:
         confidence=config.confidence,
         seed=config.seed,
     )
-    for name, table in (
-        ("per_prompt.parquet", rows),
-        ("tests.csv", tests),
-        ("table.csv", summary),
-    ):
-        folder.write(name, partial(tables.write, table))
+    written = {"per_prompt.parquet": rows, "tests.csv": tests, "table.csv": summary}
+    write_tables(folder, written)
     say(config, summary)
     sys.stdout.flush()
     saved = [tables.read(folder.path(name)) for name in ("table.csv", "tests.csv")]

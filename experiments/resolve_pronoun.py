@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.effects import record_task, swept
 from experiments.launch import launch
-from experiments.scoring import draw, load
+from experiments.scoring import draw, load, write_tables
 from interp.lesson.config import ResolvePronounConfig as Config
 from interp.runs import RunFolder
 
@@ -61,8 +61,7 @@ def run(config: Config, folder: RunFolder) -> None:
         written[f"{name}.csv"] = tables.summarise_effects(
             rows, confidence=config.confidence, seed=config.seed
         )
-    for name, table in written.items():
-        folder.write(name, partial(tables.write, table))
+    write_tables(folder, written)
     agreement = pronouns.looks_beside_patches(
         looked,
         written["heads_per_prompt.parquet"],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -132,6 +133,14 @@ def score_and_save(
         save_sink_rate(config, folder, sinks)
     sys.stdout.flush()
     draw(folder, "heads", figures.layer_by_head(tables.read(folder.path("table.csv"))))
+
+
+def write_tables(folder: RunFolder, written: Mapping[str, pd.DataFrame]) -> None:
+    """Write tables by their file names; each must keep its contract."""
+    from interp import tables
+
+    for name, table in written.items():
+        folder.write(name, partial(tables.write, table))
 
 
 def draw(folder: RunFolder, name: str, figure: Figure) -> None:

@@ -219,6 +219,11 @@ class ScoreConfig(RunConfig):
     )
 
 
+BatchTokens = Annotated[
+    PositiveInt, Field(description="Tokens in one forward pass: lower it if memory is short.")
+]
+
+
 FirstK = Annotated[
     PositiveInt,
     Field(description="Positions that the role sink_first_k takes together, in tokens."),
@@ -313,9 +318,7 @@ class KnockOutSinksConfig(RunConfig):
     confidence: float = Field(
         default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
     )
-    batch_tokens: PositiveInt = Field(
-        default=4096, description="Tokens in one forward pass: lower it if memory is short."
-    )
+    batch_tokens: BatchTokens = 4096
 
     @model_validator(mode="after")
     def _each_there_once(self) -> KnockOutSinksConfig:
@@ -552,9 +555,7 @@ class EffectConfig(RunConfig):
         default=0.95, gt=0, lt=1, description="Level of the intervals over templates, a share."
     )
     top: PositiveInt = Field(default=10, description="Rows printed; the files hold all heads.")
-    batch_tokens: PositiveInt = Field(
-        default=4096, description="Tokens in one forward pass: lower it if memory is short."
-    )
+    batch_tokens: BatchTokens = 4096
 
 
 class AblateHeadsConfig(EffectConfig):

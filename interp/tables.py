@@ -16,20 +16,18 @@ import pandas as pd
 import pandera.pandas as pa
 
 from interp import stats
-from interp.columns import KEYS
-from interp.columns import or_none as _or_none
-from interp.columns import share as _share
+from interp.columns import KEYS, or_none, share
 from interp.errors import InterpError
 from interp.lesson.tables import SCHEMAS as LESSON
 
 MASSES = {
-    "mass": _share("attention mass on the role's targets"),
+    "mass": share("attention mass on the role's targets"),
     "mass_off_sink": pa.Column(
         float, nullable=True, description="share of the attention off position 0 that is on targets"
     ),
-    "learned_sink": _share("mass on the model's learned sink"),
-    "chance": _share("mass if uniform over the keys in reach"),
-    "null": _share("mass on position-matched wrong targets"),
+    "learned_sink": share("mass on the model's learned sink"),
+    "chance": share("mass if uniform over the keys in reach"),
+    "null": share("mass on position-matched wrong targets"),
 }
 REASON = pa.Column(str, nullable=True, description="why the mass is undefined, where it is")
 PATH = pa.Column(str, description="fused, tiled (both exact) or transformer_lens (weights written)")
@@ -55,13 +53,13 @@ SUMMARY = pa.DataFrameSchema(
     KEYS
     | {
         "mass": MASSES["mass"],
-        "ci_low": _share("bootstrap interval over prompts, low end"),
-        "ci_high": _share("bootstrap interval over prompts, high end"),
+        "ci_low": share("bootstrap interval over prompts, low end"),
+        "ci_high": share("bootstrap interval over prompts, high end"),
     }
     | {name: MASSES[name] for name in ("chance", "null", "mass_off_sink", "learned_sink")}
     | {
-        "p": _share("mass above null: sign flips over prompts"),
-        "q": _share("p with false discoveries over all heads held"),
+        "p": share("mass above null: sign flips over prompts"),
+        "q": share("p with false discoveries over all heads held"),
         "position": pa.Column(
             "Int64", nullable=True, description="sink_any: the position found most often"
         ),
@@ -210,8 +208,8 @@ EFFECTS = pa.DataFrameSchema(
         "baseline": pa.Column(float, description="metric before the edit, mean over templates"),
         "clean": pa.Column(float, required=False, description="metric of the clean prompts, mean"),
         "corrupted": pa.Column(float, required=False, description="of the corrupted prompts, mean"),
-        "p": _share("effect not 0: two-sided sign flips over templates"),
-        "q": _share("p with false discoveries over all rows held"),
+        "p": share("effect not 0: two-sided sign flips over templates"),
+        "q": share("p with false discoveries over all rows held"),
         "n_unseen": pa.Column(
             int, required=False, description="mean by token: positions without, over all prompts"
         ),
@@ -275,11 +273,11 @@ COMPOSITION = pa.DataFrameSchema(
     | _ENDS
     | {
         "kind": _KIND,
-        "composition": _share("|W_OV X| / |W_OV| |X|; undefined where a head's weights are 0"),
-        "baseline": _share("the same of random factors, mean; about 1 / sqrt(d_model)"),
+        "composition": share("|W_OV X| / |W_OV| |X|; undefined where a head's weights are 0"),
+        "baseline": share("the same of random factors, mean; about 1 / sqrt(d_model)"),
         "baseline_sd": pa.Column(float, pa.Check.ge(0), description="its standard deviation"),
-        "percentile": _share("of the other pairs of this kind, the share below"),
-        "layers_percentile": _share("of the other pairs of this kind and these layers"),
+        "percentile": share("of the other pairs of this kind, the share below"),
+        "layers_percentile": share("of the other pairs of this kind and these layers"),
         "named": pa.Column(bool, description="whether the pair was asked about"),
     },
     strict=True,
@@ -292,12 +290,12 @@ NAMED_PAIRS = pa.DataFrameSchema(
     {
         "model": KEYS["model"],
         "kind": _KIND,
-        "composition": _share("mean over the named pairs"),
-        "others": _share("mean over the other pairs of the same layers"),
-        "null_low": _share("interval of the mean under relabelled heads, low end"),
-        "null_high": _share("interval of the mean under relabelled heads, high end"),
-        "baseline": _share("random factors, mean"),
-        "p": _share("share of relabellings with a mean as large"),
+        "composition": share("mean over the named pairs"),
+        "others": share("mean over the other pairs of the same layers"),
+        "null_low": share("interval of the mean under relabelled heads, low end"),
+        "null_high": share("interval of the mean under relabelled heads, high end"),
+        "baseline": share("random factors, mean"),
+        "p": share("share of relabellings with a mean as large"),
         "n_pairs": pa.Column(int, pa.Check.ge(0), description="named pairs"),
         "n_others": pa.Column(int, pa.Check.ge(0), description="other pairs of the same layers"),
         "n_relabellings": pa.Column(int, pa.Check.ge(0), description="gone through, or drawn"),
@@ -335,8 +333,8 @@ INFLUENCE_PER_PROMPT = pa.DataFrameSchema(
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
         "template": pa.Column(str, description="prompts of one template are dependent"),
-        "null": _share("mass on position-matched wrong targets"),
-        "chance": _share("mass if uniform over the keys in reach"),
+        "null": share("mass on position-matched wrong targets"),
+        "chance": share("mass if uniform over the keys in reach"),
         "n_queries": pa.Column(int, pa.Check.ge(0), description="queries with a target"),
     }
     | {
@@ -369,10 +367,10 @@ INFLUENCE = pa.DataFrameSchema(
         )
     }
     | {
-        "null": _share("mass on position-matched wrong targets"),
-        "chance": _share("mass if uniform over the keys in reach"),
-        "q_mass": _share("is mass above null? false discoveries over all heads held"),
-        "q_effect": _share("is the judging effect not 0? false discoveries over all heads held"),
+        "null": share("mass on position-matched wrong targets"),
+        "chance": share("mass if uniform over the keys in reach"),
+        "q_mass": share("is mass above null? false discoveries over all heads held"),
+        "q_effect": share("is the judging effect not 0? false discoveries over all heads held"),
         "share": pa.Column(
             float, nullable=True, description="judging effect / (corrupted − clean)"
         ),
@@ -400,7 +398,7 @@ AGREEMENT = pa.DataFrameSchema(
         "random_effect": pa.Column(float, description="of random heads of the same layers, mean"),
         "random_low": pa.Column(float, description="95 % range over draws, low end"),
         "random_high": pa.Column(float, description="95 % range over draws, high end"),
-        "p": _share("share of draws with as large an effect"),
+        "p": share("share of draws with as large an effect"),
         "n_top": pa.Column(int, pa.Check.ge(1), description="heads of most weight"),
         "n_draws": pa.Column(int, pa.Check.ge(1), description="draws of random heads"),
         "n_heads": pa.Column(int, pa.Check.ge(1), description="heads ranked"),
@@ -422,7 +420,7 @@ _SETS = {
     "family": pa.Column(str, description="growing: one of a row of sets; named: by itself"),
     "set": pa.Column(str, description="such as top 5 (of the ranking) or circuit"),
     "size": pa.Column(int, pa.Check.ge(0), description="heads in it"),
-    "share": _share("of all heads"),
+    "share": share("of all heads"),
 }
 
 HEAD_SETS_PER_PROMPT = pa.DataFrameSchema(
@@ -462,14 +460,14 @@ HEAD_SETS = pa.DataFrameSchema(
         "random": _fraction("f of random sets, as many heads in each layer; mean"),
         "random_low": _fraction("range of random sets, low end"),
         "random_high": _fraction("range of random sets, high end"),
-        "p": _share("random sets whose f is as near to 1"),
+        "p": share("random sets whose f is as near to 1"),
         "without": _fraction("f of all other heads: what is left without these"),
         "without_low": _fraction("bootstrap over templates, low end"),
         "without_high": _fraction("bootstrap over templates, high end"),
         "random_without": _fraction("what is left without a random set, mean"),
         "random_without_low": _fraction("range of random sets, low end"),
         "random_without_high": _fraction("range of random sets, high end"),
-        "p_without": _share("random sets without which as little is left"),
+        "p_without": share("random sets without which as little is left"),
         "value": pa.Column(float, description="metric with only these heads, mean over templates"),
         "all_heads": pa.Column(float, description="metric of the whole model"),
         "no_heads": pa.Column(float, description="metric with every head ablated"),
@@ -495,8 +493,8 @@ FAITHFULNESS_AREAS = pa.DataFrameSchema(
         "random": _fraction("of growing random sets, mean"),
         "random_low": _fraction("range of random sets, low end"),
         "random_high": _fraction("range of random sets, high end"),
-        "p": _share("random sets as good"),
-        "smallest_share": _share("where the integral begins; it ends at 1"),
+        "p": share("random sets as good"),
+        "smallest_share": share("where the integral begins; it ends at 1"),
         "n_sizes": pa.Column(int, pa.Check.ge(1), description="sets that grow"),
         "n_random": pa.Column(int, pa.Check.ge(0), description="growing random sets"),
         "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
@@ -557,7 +555,7 @@ ABLATED_SETS = pa.DataFrameSchema(
             float, nullable=True, description="bootstrap over templates, high end"
         ),
         "baseline": pa.Column(float, description="metric before, mean over templates"),
-        "p": _share("named: (1 + n_as_large) / (1 + n_random)"),
+        "p": share("named: (1 + n_as_large) / (1 + n_random)"),
         "n_as_large": pa.Column(
             "Int64",
             pa.Check.ge(0),
@@ -590,7 +588,7 @@ SINK_EFFECTS_PER_PROMPT = pa.DataFrameSchema(
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
         "effect": pa.Column(float, description="metric after the knock-out − before"),
-        "control": _or_none("of as many random positions, mean over draws"),
+        "control": or_none("of as many random positions, mean over draws"),
         "baseline": pa.Column(float, description="metric before"),
     },
     strict=True,
@@ -603,16 +601,16 @@ SINK_EFFECTS = pa.DataFrameSchema(
     _OF_SINKS
     | {
         "effect": pa.Column(float, description="metric after the knock-out − before, mean"),
-        "ci_low": _or_none("bootstrap over prompts, low end"),
-        "ci_high": _or_none("bootstrap over prompts, high end"),
-        "control": _or_none("of as many random positions, mean over draws and prompts"),
-        "control_low": _or_none("bootstrap over prompts, low end"),
-        "control_high": _or_none("bootstrap over prompts, high end"),
+        "ci_low": or_none("bootstrap over prompts, low end"),
+        "ci_high": or_none("bootstrap over prompts, high end"),
+        "control": or_none("of as many random positions, mean over draws and prompts"),
+        "control_low": or_none("bootstrap over prompts, low end"),
+        "control_high": or_none("bootstrap over prompts, high end"),
         "baseline": pa.Column(float, description="metric before, mean"),
-        "p": _share("effect not 0: two-sided sign flips over prompts; undefined for kl, never < 0"),
-        "p_control": _share("effect not the control's: two-sided sign flips over prompts"),
-        "q": _share("p with false discoveries over all rows held"),
-        "q_control": _share("p_control with false discoveries over all rows held"),
+        "p": share("effect not 0: two-sided sign flips over prompts; undefined for kl, never < 0"),
+        "p_control": share("effect not the control's: two-sided sign flips over prompts"),
+        "q": share("p with false discoveries over all rows held"),
+        "q_control": share("p_control with false discoveries over all rows held"),
         "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
     },
     strict=True,
@@ -627,9 +625,9 @@ SINK_MASSES = pa.DataFrameSchema(
         "key": pa.Column(
             str, description="a position, current (the query's), others, learned sink, nowhere"
         ),
-        "mass": _share("attention there; mean over queries, heads, layers and prompts"),
-        "ci_low": _share("bootstrap over prompts, low end"),
-        "ci_high": _share("bootstrap over prompts, high end"),
+        "mass": share("attention there; mean over queries, heads, layers and prompts"),
+        "ci_low": share("bootstrap over prompts, low end"),
+        "ci_high": share("bootstrap over prompts, high end"),
         "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
     },
     strict=True,
@@ -647,7 +645,7 @@ VERDICTS = pa.DataFrameSchema(
         "verdict": pa.Column(
             str, pa.Check.isin([IDENTICAL, WITHIN, DIFFERENT]), description="see interp/rerun.py"
         ),
-        "largest_difference": _or_none("of two numbers in one place; empty for text"),
+        "largest_difference": or_none("of two numbers in one place; empty for text"),
         "n_different": pa.Column(int, pa.Check.ge(0), description="values that are not the same"),
         "n_rows": pa.Column(int, pa.Check.ge(0), description="rows compared"),
     },

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from interp.config import AnyRun, Listed, NonEmpty, Prompts, RunConfig, Text
+from interp.config import AnyRun, BatchTokens, Listed, NonEmpty, Prompts, RunConfig, Text
 from interp.roles import check_names
 
 Row = Annotated[tuple[float, ...], Listed]
@@ -296,6 +296,4 @@ class ResolvePronounConfig(RunConfig):
         default=0.95, gt=0, lt=1, description="Level of the intervals over frames, a share."
     )
     top: PositiveInt = Field(default=6, description="Heads printed; the files hold all.")
-    batch_tokens: PositiveInt = Field(
-        default=4096, description="Tokens in one forward pass: lower it if memory is short."
-    )
+    batch_tokens: BatchTokens = 4096
