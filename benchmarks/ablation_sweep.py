@@ -12,13 +12,13 @@ import time
 import numpy as np
 import torch
 
-from interp.edits import Replace
-from interp.forward import BATCH_TOKENS
-from interp.metrics import METRICS
-from interp.model import load_model
-from interp.sentences import indirect_objects
-from interp.sites import Site
-from interp.sweep import sweep
+from interp.editing.edits import Replace
+from interp.editing.metrics import METRICS
+from interp.editing.sites import Site
+from interp.editing.sweep import sweep
+from interp.inputs.sentences import indirect_objects
+from interp.models.forward import BATCH_TOKENS
+from interp.models.model import load_model
 
 
 def main() -> None:

@@ -15,14 +15,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from interp.edits import Recording, Replace, edited
-from interp.forward import logits_at
-from interp.gradients import attribute, audit
-from interp.metrics import METRICS
-from interp.model import Model, load_model
-from interp.sentences import indirect_objects
-from interp.sites import Site
-from interp.tasks import Task
+from interp.editing.edits import Recording, Replace, edited
+from interp.editing.metrics import METRICS
+from interp.editing.sites import Site
+from interp.inputs.sentences import indirect_objects
+from interp.inputs.tasks import Task
+from interp.interventions.gradients import attribute, audit
+from interp.models.forward import logits_at
+from interp.models.model import Model, load_model
 
 SHARE = 0.05  # of a patch, for a derivative: less, and float32 rounds it away
 

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from interp.model import load_model
-from interp.patching import patch
-from interp.sentences import indirect_objects
-from interp.tasks import Task
+from interp.inputs.sentences import indirect_objects
+from interp.inputs.tasks import Task
+from interp.interventions.patching import patch
+from interp.models.model import load_model
 
 
 def main() -> None:

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from interp.attention import implementation
-from interp.forward import capture, last_logits
-from interp.model import load_model
-from interp.prompts import repeated_random_prompts
-from interp.roles import ROLES, find_roles
-from interp.scores import BatchScorer
+from interp.attention.door import implementation
+from interp.inputs.prompts import repeated_random_prompts
+from interp.models.forward import capture, last_logits
+from interp.models.model import load_model
+from interp.scoring.roles import ROLES, find_roles
+from interp.scoring.scores import BatchScorer
 
 
 def clocked(run) -> tuple[float, float]:

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.effects import measure, swept
 from experiments.launch import launch
-from interp.config import AblateHeadsConfig as Config
-from interp.runs import RunFolder
+from interp.config.effects import AblateHeadsConfig as Config
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interp.model import Model
-    from interp.tasks import Task
+    from interp.inputs.tasks import Task
+    from interp.models.model import Model
 
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Ablate, save, say, draw."""
-    from interp import figures
-    from interp.ablation import ablate_heads
-    from interp.head_sets import heads_in
-    from interp.together import sets_of
+    from interp.circuits.head_sets import heads_in
+    from interp.interventions.ablation import ablate_heads
+    from interp.interventions.together import sets_of
+    from interp.results import figures
 
     how: dict[str, Any] = {
         "how": config.ablation,
@@ -56,9 +56,9 @@ def ablate_set(
     config: Config, folder: RunFolder, how: dict[str, Any], model: Model, task: Task
 ) -> None:
     """The heads of `together` at once, and random sets: measure, save, say."""
-    from interp import tables
-    from interp.head_sets import heads_in
-    from interp.together import ablate_together, summarise_sets
+    from interp.circuits.head_sets import heads_in
+    from interp.interventions.together import ablate_together, summarise_sets
+    from interp.results import tables
 
     assert config.together is not None
     heads = heads_in(config.together)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from experiments.launch import launch
 from experiments.scoring import draw, set_threads
 from interp.lesson.config import AttentionByHandConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +24,9 @@ def run(config: Config, folder: RunFolder) -> None:
     """Compute, save, say, draw."""
     import pandas as pd
 
-    from interp import tables
     from interp.lesson import by_hand, figures
     from interp.lesson.multi_head import count_flops
+    from interp.results import tables
 
     set_threads(config, folder)
     steps = by_hand.attend(config.queries, config.keys, config.values, causal=config.causal)

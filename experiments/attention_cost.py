@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from experiments.launch import launch, progress
 from experiments.scoring import draw, set_threads, write_tables
 from interp.lesson.config import AttentionCostConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def run(config: Config, folder: RunFolder) -> None:
     """Measure, fit, save, say, draw."""
-    from interp import tables
     from interp.lesson import cost, figures
+    from interp.results import tables
 
     set_threads(config, folder)
     with progress(len(cost.WAYS) * len(config.lengths), "processes") as advance:

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 from experiments.effects import prepare, save, say, swept
 from experiments.launch import launch
 from experiments.scoring import draw
-from interp.config import AttributeHeadsConfig as Config
-from interp.runs import RunFolder
+from interp.config.effects import AttributeHeadsConfig as Config
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interp.model import Model
-    from interp.tasks import Task
+    from interp.inputs.tasks import Task
+    from interp.models.model import Model
 
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Estimate, save, audit, say, draw."""
-    from interp import figures, tables
-    from interp.gradients import attribute
+    from interp.interventions.gradients import attribute
+    from interp.results import figures, tables
 
     model, task = prepare(config, folder)
     estimates = attribute(
@@ -65,9 +65,9 @@ def check(
     summary: pd.DataFrame,
 ) -> tuple[pd.DataFrame, str]:
     """Patch some exactly and save them: the summary with what they do beside, and the audit in words."""
-    from interp import tables
-    from interp.gradients import audit
-    from interp.patching import ROW
+    from interp.interventions.gradients import audit
+    from interp.interventions.patching import ROW
+    from interp.results import tables
 
     auditing = partial(audit, estimates=estimates, n_top=config.audit, n_random=config.n_random)
     found = swept(config, folder, model, task, auditing)

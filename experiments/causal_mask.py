@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from experiments.launch import launch, progress
 from experiments.scoring import draw, load, make_prompts, write_tables
 from interp.lesson.config import CausalMaskConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def run(config: Config, folder: RunFolder) -> None:
     """Change the future, run all prefixes, save, say, draw."""
-    from interp import tables
     from interp.lesson import figures
     from interp.lesson.causality import MASKS, change_the_future, one_pass_or_many
+    from interp.results import tables
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
@@ -51,7 +51,7 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def say(cuts: pd.DataFrame, prefixes: pd.DataFrame) -> None:
     """Print what changed on both sides of each cut, and how one pass and many agree."""
-    from interp import tables
+    from interp.results import tables
 
     one = cuts.iloc[0]
     print(

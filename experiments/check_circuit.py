@@ -16,24 +16,25 @@ from typing import TYPE_CHECKING
 from experiments.effects import make_task, record_task, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load
-from interp.config import CheckCircuitConfig as Config
-from interp.runs import RunFolder
+from interp.config.circuits import CheckCircuitConfig as Config
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interp.model import Model
-    from interp.tasks import Task
+    from interp.inputs.tasks import Task
+    from interp.models.model import Model
 
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Rank heads, keep the best and the named ones, save, say, draw."""
-    from interp import faithfulness, faithfulness_figure, tables
-    from interp.circuits import check_circuit, check_sets, goes_with, heads_of
-    from interp.head_sets import growing_sets, named_sets
-    from interp.prompts import text_hash
+    from interp.circuits import faithfulness, faithfulness_figure
+    from interp.circuits.check import check_circuit, check_sets, goes_with, heads_of
+    from interp.circuits.head_sets import growing_sets, named_sets
+    from interp.inputs.prompts import text_hash
+    from interp.results import tables
 
     model = load(config, folder)
     sets = named_sets(config.circuit.classes) if config.circuit.classes else []
@@ -64,11 +65,11 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def rank(config: Config, folder: RunFolder, model: Model, whole: Task) -> tuple[pd.DataFrame, Task]:
     """The heads, best first, and the prompts to test them on: other ones than they are chosen on."""
-    from interp import tables
-    from interp.circuits import halves, rank_heads
-    from interp.files import sha256
-    from interp.gradients import attribute
-    from interp.patching import patch
+    from interp.circuits.check import halves, rank_heads
+    from interp.interventions.gradients import attribute
+    from interp.interventions.patching import patch
+    from interp.results import summaries, tables
+    from interp.runs.files import sha256
 
     if config.ranking not in ("patching", "attribution"):
         path = Path(config.ranking)
@@ -84,15 +85,15 @@ def rank(config: Config, folder: RunFolder, model: Model, whole: Task) -> tuple[
         noise = partial(patch, direction="noise", metric=config.metric)
         per_prompt, _ = swept(config, folder, model, chosen_on, noise, "ranking")
     folder.record(ranking={"from": config.ranking, "n_prompts": len(chosen_on.examples)})
-    return rank_heads(model, tables.summarise_effects(per_prompt, seed=config.seed)), task
+    return rank_heads(model, summaries.summarise_effects(per_prompt, seed=config.seed)), task
 
 
 def say(
     config: Config, alike: list[int], heads: pd.DataFrame, table: pd.DataFrame, areas: pd.DataFrame
 ) -> None:
     """Print what each set does, and what a reader must know beside."""
-    from interp import tables
-    from interp.faithfulness import SHORT
+    from interp.circuits.faithfulness import SHORT
+    from interp.results import tables
 
     one = table.iloc[0]
     print(

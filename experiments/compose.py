@@ -20,8 +20,8 @@ from pydantic import BaseModel, ValidationError
 
 from experiments.explain import explain, unknown_key
 from experiments.keys import Key, default_kinds, groups, keys_of
-from interp import strict_yaml
 from interp.errors import InterpError
+from interp.runs import strict_yaml
 
 CONFIGS = Path(__file__).parent / "configs"
 COMMAND_LINE = "command line"

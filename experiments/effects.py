@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from interp.config import EffectConfig, KnockOutSinksConfig
+    from interp.config.effects import EffectConfig, KnockOutSinksConfig
+    from interp.editing.sweep import Plan
+    from interp.inputs.tasks import Task
     from interp.lesson.config import ResolvePronounConfig
-    from interp.model import Model
-    from interp.runs import RunFolder
-    from interp.sweep import Plan
-    from interp.tasks import Task
+    from interp.models.model import Model
+    from interp.runs.run_folder import RunFolder
 
 Found = TypeVar("Found")
 Measuring = Callable[..., "tuple[pd.DataFrame, float]"]
-"""(model, task, **options of interp.effects.Options) → (a row a cell and prompt, largest difference)."""
+"""(model, task, **options of effects.Options) → (a row a cell and prompt, largest difference)."""
 
 
 def measure(
@@ -41,7 +41,7 @@ def measure(
         what: the edits in words, for the line above the printed table.
         also: what is measured besides, with the same model and task.
     """
-    from interp import tables
+    from interp.results import tables
 
     model, task = prepare(config, folder)
     per_prompt, difference = swept(config, folder, model, task, measuring)
@@ -64,9 +64,11 @@ def prepare(config: EffectConfig, folder: RunFolder) -> tuple[Model, Task]:
 
 def save(config: EffectConfig, folder: RunFolder, per_prompt: pd.DataFrame) -> pd.DataFrame:
     """Write the effects on each prompt and their summary, which is given back."""
-    from interp import tables
+    from interp.results import summaries, tables
 
-    summary = tables.summarise_effects(per_prompt, confidence=config.confidence, seed=config.seed)
+    summary = summaries.summarise_effects(
+        per_prompt, confidence=config.confidence, seed=config.seed
+    )
     folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
     folder.write("table.csv", lambda path: tables.write(summary, path))
     return summary
@@ -81,7 +83,7 @@ def swept(
     part: str = "",
 ) -> Found:
     """Measure under a progress bar; what is finished is kept, and found again by the same command."""
-    from interp.parts import Parts
+    from interp.editing.parts import Parts
 
     kept = Parts(
         folder.path("parts") / part,
@@ -128,7 +130,7 @@ def record_task(task: Task, folder: RunFolder) -> None:
 
 def say(config: EffectConfig, summary: pd.DataFrame, what: str) -> None:
     """Print the largest effects, and what a reader must know beside."""
-    from interp import stats, tables
+    from interp.results import stats, tables
 
     one = summary.iloc[0]
     ends = ""
@@ -155,7 +157,7 @@ def say(config: EffectConfig, summary: pd.DataFrame, what: str) -> None:
 
 def make_task(config: EffectConfig, model: Model) -> Task:
     """Prompts with answers, by the section ``task`` of a config."""
-    from interp import sentences, tasks, years
+    from interp.inputs import sentences, tasks, years
 
     asked, bos, seed = config.task, config.bos, config.seed
     n = asked.n_prompts

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 from experiments.launch import launch, progress
 from experiments.scoring import draw, load, make_prompts, write_tables
 from interp.lesson.config import EvictCacheConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from interp.inputs.prompts import Prompt
     from interp.lesson.eviction import Policy
-    from interp.model import Model
-    from interp.prompts import Prompt
+    from interp.models.model import Model
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Check, evict, save, say, draw."""
-    from interp import tables
     from interp.lesson import eviction_effects as effects
     from interp.lesson.eviction import policies
     from interp.lesson.eviction_figure import evictions
+    from interp.results import tables
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
@@ -108,7 +108,7 @@ def checked(
 
 def say(config: Config, summary: pd.DataFrame, difference: float | None) -> None:
     """Print each policy's perplexity and rise of the loss."""
-    from interp import tables
+    from interp.results import tables
 
     whole = summary.iloc[0]
     print(

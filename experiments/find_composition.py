@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
 from experiments.scoring import draw, load, make_prompts
-from interp.config import FindCompositionConfig as Config
-from interp.runs import RunFolder
+from interp.config.scoring import FindCompositionConfig as Config
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 def run(config: Config, folder: RunFolder) -> None:
     """Name heads, read the weights, save, say, draw."""
-    from interp import figures, tables
-    from interp.composition import composition_scores, copying_scores
-    from interp.named_pairs import named_against_others
-    from interp.scores import score_heads
-    from interp.weights import HeadWeights
+    from interp.results import figures, tables
+    from interp.scoring.scores import score_heads
+    from interp.weights.composition import composition_scores, copying_scores
+    from interp.weights.head_weights import HeadWeights
+    from interp.weights.named_pairs import named_against_others
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
@@ -84,7 +84,7 @@ def say(
     copying: pd.DataFrame,
 ) -> None:
     """Print the named heads, how their pairs stand among all, the tests, and which of them copy."""
-    from interp import tables
+    from interp.results import tables
 
     for role in ("previous_token", "induction"):
         rows = named[named.role == role]

@@ -1,20 +1,20 @@
 """What does every head look at? All roles in one pass.
 
 Scores every head for every built-in role, or for those in `roles`; FILE.py:NAME is a role of your
-own (see interp/roles.py).
+own (see interp/scoring/roles.py).
 """
 
 import sys
 
 from experiments.launch import launch
 from experiments.scoring import score_and_save
-from interp.config import FindHeadsConfig as Config
-from interp.runs import RunFolder
+from interp.config.scoring import FindHeadsConfig as Config
+from interp.runs.run_folder import RunFolder
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score the roles asked for."""
-    from interp.roles import find_roles
+    from interp.scoring.roles import find_roles
 
     score_and_save(config, folder, find_roles(config.roles, config.first_k))
 

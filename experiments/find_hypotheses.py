@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from experiments.launch import launch, progress
 from experiments.scoring import draw, load, make_prompts, write_tables
 from interp.lesson.config import FindHypothesesConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 def run(config: Config, folder: RunFolder) -> None:
     """Draw, look, ablate, test, save, say, draw."""
-    from interp import tables
     from interp.lesson import hypotheses
     from interp.lesson.hypotheses_figure import counts
-    from interp.roles import Role, find_roles
+    from interp.results import tables
+    from interp.scoring.roles import Role, find_roles
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
@@ -52,7 +52,7 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def say(config: Config, summary: pd.DataFrame) -> None:
     """Print the counts by kind and criterion."""
-    from interp import stats, tables
+    from interp.results import stats, tables
 
     one = summary.iloc[0]
     said = ["kind", "n_hypotheses", "n_heads", "n_prompts"]

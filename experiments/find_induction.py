@@ -9,13 +9,13 @@ import sys
 
 from experiments.launch import launch
 from experiments.scoring import score_and_save
-from interp.config import FindInductionConfig as Config
-from interp.runs import RunFolder
+from interp.config.scoring import FindInductionConfig as Config
+from interp.runs.run_folder import RunFolder
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score both induction roles and the duplicate-token role."""
-    from interp.roles import find_roles
+    from interp.scoring.roles import find_roles
 
     names = ["induction", "induction_last", "duplicate_token"]
     score_and_save(config, folder, find_roles(names))

@@ -8,13 +8,13 @@ import sys
 
 from experiments.launch import launch
 from experiments.scoring import score_and_save
-from interp.config import FindPreviousTokenConfig as Config
-from interp.runs import RunFolder
+from interp.config.scoring import FindPreviousTokenConfig as Config
+from interp.runs.run_folder import RunFolder
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score the previous-token role and its neighbour."""
-    from interp.roles import find_roles
+    from interp.scoring.roles import find_roles
 
     score_and_save(config, folder, find_roles(["previous_token", "current_token"]))
 

@@ -11,13 +11,13 @@ import sys
 
 from experiments.launch import launch
 from experiments.scoring import score_and_save
-from interp.config import FindSinksConfig as Config
-from interp.runs import RunFolder
+from interp.config.scoring import FindSinksConfig as Config
+from interp.runs.run_folder import RunFolder
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score the sink roles."""
-    from interp.roles import find_roles
+    from interp.scoring.roles import find_roles
 
     names = ["sink_first", "sink_first_k", "sink_bos", "sink_fresh", "sink_repeat", "sink_any"]
     rate = config.sink_rate

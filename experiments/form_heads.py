@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from experiments.launch import launch, progress
 from experiments.scoring import draw, make_prompts
-from interp.config import FormHeadsConfig as Config
+from interp.config.training import FormHeadsConfig as Config
 from interp.errors import InterpError
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interp.model import Model
+    from interp.models.model import Model
 
 RESUMES = True
 LEVELS = {"previous_token": 0.5, "induction": 0.5, "sink_fresh": 0.5}
@@ -35,8 +35,8 @@ def run(config: Config, folder: RunFolder) -> None:
     import pandas as pd
     import torch
 
-    from interp import figures, tables
-    from interp.formation import formed, heads_at, losses_at
+    from interp.results import figures, tables
+    from interp.scoring.formation import formed, heads_at, losses_at
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -78,7 +78,7 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def _by_step(folder: RunFolder, name: str) -> dict[int, pd.DataFrame]:
     """What an earlier start of this run has written, by step."""
-    from interp import tables
+    from interp.results import tables
 
     if not (folder.root / name).exists():
         return {}
@@ -92,9 +92,9 @@ def _summary(losses: pd.DataFrame) -> str:
 
 def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:
     """Train the default model again and visit each of its checkpoints."""
-    from interp.checks import check_model
-    from interp.model import load_model
-    from interp.training import TrainingConfig, train, world_tokenizer
+    from interp.little_world.training import TrainingConfig, train, world_tokenizer
+    from interp.models.checks import check_model
+    from interp.models.model import load_model
 
     if config.model != "default":
         raise InterpError(
@@ -120,8 +120,8 @@ def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None
 
 def _read(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:
     """Visit published checkpoints, by revision."""
-    from interp.checks import check_model
-    from interp.model import load_model
+    from interp.models.checks import check_model
+    from interp.models.model import load_model
 
     read = []
     with progress(len(config.revisions), "checkpoints") as advance:

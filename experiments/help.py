@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pydantic import BaseModel
 
 from experiments.keys import Key, default_kinds, groups, keys_of
-from interp.config import RunConfig
+from interp.config.common import RunConfig
 
 _COLUMN = 28
 

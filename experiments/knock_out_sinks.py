@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from experiments.effects import swept
 from experiments.launch import launch, progress
 from experiments.scoring import draw, load, make_prompts
-from interp.config import KnockOutSinksConfig as Config
-from interp.runs import RunFolder
+from interp.config.effects import KnockOutSinksConfig as Config
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +26,10 @@ RESUMES = True
 
 def run(config: Config, folder: RunFolder) -> None:
     """Knock out, look, save, say, draw."""
-    from interp import sink_figure, tables
-    from interp.sink_effects import control_keys, knock_out_sinks, summarise_sinks, text_task
-    from interp.sink_mass import check_lengths, sink_masses
+    from interp.results import tables
+    from interp.sinks import sink_figure
+    from interp.sinks.sink_effects import control_keys, knock_out_sinks, summarise_sinks, text_task
+    from interp.sinks.sink_mass import check_lengths, sink_masses
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
@@ -72,7 +73,7 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def say(config: Config, summary: pd.DataFrame, masses: pd.DataFrame) -> None:
     """Print what each knock-out of all layers does, the control beside it, and where the sink went."""
-    from interp import tables
+    from interp.results import tables
 
     whole = summary[summary.layer.isna()]
     loss, kl = (whole[whole.metric == metric].reset_index(drop=True) for metric in ("loss", "kl"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from experiments.launch import launch
 from experiments.scoring import draw, set_threads
 from interp.lesson.config import KvCacheSizeConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +24,10 @@ def run(config: Config, folder: RunFolder) -> None:
     """Read configs, work out, perhaps load and measure, save, say, draw."""
     import pandas as pd
 
-    from interp import tables
-    from interp.environment import available_memory
     from interp.lesson import figures, kv_cache
-    from interp.model import load_config, load_model
+    from interp.models.model import load_config, load_model
+    from interp.results import tables
+    from interp.runs.environment import available_memory
 
     set_threads(config, folder)
     numbers = (config.n_layers, config.n_heads)

@@ -103,7 +103,7 @@ def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> i
         print(help_text(name, module.__doc__ or "", module.Config))
         return None
     from experiments.compose import compose
-    from interp.runs import open_run
+    from interp.runs.run_folder import open_run
 
     files, assignments = _options(arguments, getattr(module, "POSITIONAL", None))
     config = compose(name, module.Config, assignments, files)
@@ -172,7 +172,7 @@ def _guarded(name: str, action: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except Exception as error:
-        from interp.files import is_full
+        from interp.runs.files import is_full
 
         if is_full(error):
             return _refuse(name, f"the disk is full ({error}){_what_is_left(error)}")
@@ -194,7 +194,7 @@ def _say(name: str, message: str) -> None:
 
 def _kept(error: BaseException) -> Path | None:
     """The run folder that was left behind, if any."""
-    from interp.runs import KEPT_NOTE
+    from interp.runs.run_folder import KEPT_NOTE
 
     notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(KEPT_NOTE))
     return next((Path(note.removeprefix(KEPT_NOTE)) for note in notes), None)

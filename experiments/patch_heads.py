@@ -12,16 +12,16 @@ from functools import partial
 
 from experiments.effects import measure
 from experiments.launch import launch
-from interp.config import PatchHeadsConfig as Config
-from interp.runs import RunFolder
+from interp.config.effects import PatchHeadsConfig as Config
+from interp.runs.run_folder import RunFolder
 
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Patch, save, say, draw."""
-    from interp import figures
-    from interp.patching import patch
+    from interp.interventions.patching import patch
+    from interp.results import figures
 
     measuring = partial(
         patch,

@@ -8,15 +8,15 @@ import sys
 
 from experiments.launch import launch
 from experiments.scoring import draw, load
-from interp.config import ReadAttentionConfig as Config
-from interp.runs import RunFolder
+from interp.config.scoring import ReadAttentionConfig as Config
+from interp.runs.run_folder import RunFolder
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Read one row of attention weights."""
-    from interp import figures, tables
-    from interp import prompts as make
-    from interp.reading import find_query, read_row
+    from interp.inputs import prompts as make
+    from interp.results import figures, tables
+    from interp.scoring.reading import find_query, read_row
 
     model = load(config, folder)
     prompt = make.given_prompts(model, [config.prompt], bos=config.bos)[0]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from experiments.launch import DIFFERENT, launch
 from experiments.listing import experiments
-from interp.config import ReproduceConfig as Config
+from interp.config.common import ReproduceConfig as Config
 from interp.errors import InterpError
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 POSITIONAL = "run"
 RESUMES = True
@@ -27,7 +27,8 @@ AGAIN = "again"
 
 def run(config: Config, folder: RunFolder) -> int | None:
     """Run it again, compare, say."""
-    from interp import rerun, tables
+    from interp.results import tables
+    from interp.runs import rerun
 
     before = Path(config.run)
     manifest = rerun.finished_run(before)
@@ -65,7 +66,7 @@ def run(config: Config, folder: RunFolder) -> int | None:
 
 
 def _is_done(again: Path) -> bool:
-    from interp import rerun
+    from interp.runs import rerun
 
     try:
         rerun.finished_run(again)

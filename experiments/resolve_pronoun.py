@@ -16,13 +16,13 @@ from experiments.effects import record_task, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load, write_tables
 from interp.lesson.config import ResolvePronounConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interp.model import Model
-    from interp.tasks import Task
+    from interp.inputs.tasks import Task
+    from interp.models.model import Model
 
 RESUMES = True
 PATCHES: dict[str, tuple[Any, Any]] = {
@@ -30,15 +30,15 @@ PATCHES: dict[str, tuple[Any, Any]] = {
     "places": ("z", "places"),
     "stream": ("resid_pre", "places"),
 }
-"""What is patched, by the name of its table: site and positions of interp/patching.py."""
+"""What is patched, by the name of its table: site and positions of interp/interventions/patching.py."""
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Prefer, look, patch, save, say, draw."""
-    from interp import tables
+    from interp.interventions.patching import patch
     from interp.lesson import pronouns
     from interp.lesson.pronouns_figure import pronouns as figure
-    from interp.patching import patch
+    from interp.results import summaries, tables
 
     model = load(config, folder)
     task, control = make_tasks(config, model)
@@ -58,7 +58,7 @@ def run(config: Config, folder: RunFolder) -> None:
         rows, difference = swept(config, folder, model, patched, patching, name)
         folder.record(**{f"largest_difference_from_plain_passes_{name}": difference})
         written[f"{name}_per_prompt.parquet"] = rows
-        written[f"{name}.csv"] = tables.summarise_effects(
+        written[f"{name}.csv"] = summaries.summarise_effects(
             rows, confidence=config.confidence, seed=config.seed
         )
     write_tables(folder, written)
@@ -80,7 +80,7 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def make_tasks(config: Config, model: Model) -> tuple[Task, Task | None]:
     """The sentences, and for English ones the same questions without them."""
-    from interp import sentences, tasks
+    from interp.inputs import sentences, tasks
 
     n, bos, seed = 2 * config.n_frames, config.bos, config.seed
     if config.sentences == "little_world":
@@ -102,7 +102,7 @@ def say(
     stream: pd.DataFrame,
 ) -> None:
     """Print the preferences, the heads of the largest patches beside where they look, and the places."""
-    from interp import tables
+    from interp.results import tables
 
     one = summary.iloc[0]
     print(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from experiments.launch import launch, progress
 from experiments.scoring import draw, load, make_prompts
 from interp.lesson.config import ScoreScalingConfig as Config
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 def run(config: Config, folder: RunFolder) -> None:
     """Draw vectors, rescale, save, say, draw."""
-    from interp import tables
     from interp.lesson import figures
     from interp.lesson.rescaling import SCALINGS, rescale
     from interp.lesson.scaling import softmax_of_random
+    from interp.results import tables
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
@@ -57,7 +57,7 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def say(random: pd.DataFrame, heads: pd.DataFrame, losses: pd.DataFrame) -> None:
     """Print the random vectors by d_k, then the model's heads and loss by scaling."""
-    from interp import tables
+    from interp.results import tables
 
     one = random.iloc[0]
     print(

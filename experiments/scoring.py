@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from interp.config import AnyRun, Given, Prompts, RepeatedRandom, RunConfig, ScoreConfig, Text
-    from interp.model import Model
-    from interp.prompts import Prompt
-    from interp.roles import AnySink, Role
-    from interp.runs import RunFolder
-    from interp.sink_rate import SinkRate
+    from interp.config.common import AnyRun, Given, Prompts, RepeatedRandom, RunConfig, Text
+    from interp.config.scoring import ScoreConfig
+    from interp.inputs.prompts import Prompt
+    from interp.models.model import Model
+    from interp.runs.run_folder import RunFolder
+    from interp.scoring.roles import AnySink, Role
+    from interp.scoring.sink_rate import SinkRate
 
 
 class HasPrompts(Protocol):
@@ -44,8 +45,8 @@ def set_threads(config: AnyRun, folder: RunFolder) -> None:
 
 def load(config: RunConfig, folder: RunFolder) -> Model:
     """Load the model, doubt it, and record both."""
-    from interp.checks import check_model
-    from interp.model import load_model
+    from interp.models.checks import check_model
+    from interp.models.model import load_model
 
     set_threads(config, folder)
     model = load_model(
@@ -63,7 +64,7 @@ def load(config: RunConfig, folder: RunFolder) -> Model:
 
 def make_prompts(config: HasPrompts, model: Model, folder: RunFolder) -> list[Prompt]:
     """Prompts as the config asks for them; what they are goes into the manifest."""
-    from interp import prompts as make
+    from interp.inputs import prompts as make
 
     source: RepeatedRandom | Text | Given = config.prompts
     record: dict[str, object] = {}
@@ -106,9 +107,9 @@ def score_and_save(
     Args:
         rate: (epsilon, tokens) of the sink rate of Gu et al., if it is wanted.
     """
-    from interp import figures, tables
-    from interp.scores import score_heads
-    from interp.sink_rate import SinkRate
+    from interp.results import figures, tables
+    from interp.scoring.scores import score_heads
+    from interp.scoring.sink_rate import SinkRate
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder)
@@ -137,7 +138,7 @@ def score_and_save(
 
 def write_tables(folder: RunFolder, written: Mapping[str, pd.DataFrame]) -> None:
     """Write tables by their file names; each must keep its contract."""
-    from interp import tables
+    from interp.results import tables
 
     for name, table in written.items():
         folder.write(name, partial(tables.write, table))
@@ -145,7 +146,7 @@ def write_tables(folder: RunFolder, written: Mapping[str, pd.DataFrame]) -> None
 
 def draw(folder: RunFolder, name: str, figure: Figure) -> None:
     """Write a figure, as PNG and PDF."""
-    from interp import figures
+    from interp.results import figures
 
     for ending in ("png", "pdf"):
         folder.write(f"{name}.{ending}", lambda path: figures.save_figure(figure, path))
@@ -153,7 +154,7 @@ def draw(folder: RunFolder, name: str, figure: Figure) -> None:
 
 def say(config: ScoreConfig, summary: pd.DataFrame, n_prompts: int) -> None:
     """Print the heads with most mass for each role, and what a reader must know beside."""
-    from interp import stats, tables
+    from interp.results import stats, tables
 
     for role, rows in summary.groupby("role", sort=False):
         print(f"\n{role}: {len(rows)} heads")

@@ -12,8 +12,8 @@ from functools import partial
 from experiments.effects import make_task, record_task, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load
-from interp.config import SplitEffectsConfig as Config
-from interp.runs import RunFolder
+from interp.config.effects import SplitEffectsConfig as Config
+from interp.runs.run_folder import RunFolder
 
 RESUMES = True
 
@@ -22,8 +22,9 @@ def run(config: Config, folder: RunFolder) -> None:
     """Measure, save, say, draw."""
     import pandas as pd
 
-    from interp import influence_figure, tables
-    from interp.direct import PARTS, decompose
+    from interp.interventions import influence_figure
+    from interp.interventions.direct import PARTS, decompose
+    from interp.results import summaries, tables
 
     model = load(config, folder)
     task = make_task(config, model)
@@ -31,7 +32,9 @@ def run(config: Config, folder: RunFolder) -> None:
     splitting = partial(decompose, how=config.ablation, metric=config.metric)
     per_prompt, difference = swept(config, folder, model, task, splitting)
     folder.record(largest_difference_from_plain_passes=difference)
-    summary = tables.summarise_effects(per_prompt, confidence=config.confidence, seed=config.seed)
+    summary = summaries.summarise_effects(
+        per_prompt, confidence=config.confidence, seed=config.seed
+    )
     folder.write("per_prompt.parquet", partial(tables.write, per_prompt))
     folder.write("table.csv", partial(tables.write, summary))
     one = summary.iloc[0]

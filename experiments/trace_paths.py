@@ -11,16 +11,16 @@ from functools import partial
 
 from experiments.effects import measure
 from experiments.launch import launch
-from interp.config import TracePathsConfig as Config
-from interp.runs import RunFolder
+from interp.config.effects import TracePathsConfig as Config
+from interp.runs.run_folder import RunFolder
 
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Trace, save, say, draw."""
-    from interp import figures
-    from interp.paths import Receiver, trace_paths
+    from interp.interventions.paths import Receiver, trace_paths
+    from interp.results import figures
 
     inputs = [Receiver.parsed(text) for text in config.receivers if text != "logits"]
     measuring = partial(

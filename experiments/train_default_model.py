@@ -13,8 +13,8 @@ from dataclasses import asdict
 
 from experiments.launch import launch, progress
 from experiments.scoring import draw, set_threads
-from interp.config import TrainDefaultModelConfig as Config
-from interp.runs import RunFolder
+from interp.config.training import TrainDefaultModelConfig as Config
+from interp.runs.run_folder import RunFolder
 
 RESUMES = True
 
@@ -23,10 +23,10 @@ def run(config: Config, folder: RunFolder) -> None:
     """Train, save, and compare with the model that is shipped."""
     import pandas as pd
 
-    from interp import figures, tables
-    from interp.config import TrainingConfig
-    from interp.model import load_model
-    from interp.training import Record, save_model, train
+    from interp.config.training import TrainingConfig
+    from interp.little_world.training import Record, save_model, train
+    from interp.models.model import load_model
+    from interp.results import figures, tables
 
     set_threads(config, folder)
     training = TrainingConfig(seed=config.seed, **config.recipe.model_dump())

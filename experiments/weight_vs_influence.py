@@ -13,17 +13,18 @@ from functools import partial
 from experiments.effects import make_task, record_task, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load
-from interp.config import WeightVsInfluenceConfig as Config
-from interp.runs import RunFolder
+from interp.config.effects import WeightVsInfluenceConfig as Config
+from interp.runs.run_folder import RunFolder
 
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Weigh, save, say, draw."""
-    from interp import influence_figure, tables
-    from interp.influence import weigh_heads
-    from interp.quadrants import QUADRANTS, rank_agreement, summarise_influence
+    from interp.interventions import influence_figure
+    from interp.interventions.influence import weigh_heads
+    from interp.interventions.quadrants import QUADRANTS, rank_agreement, summarise_influence
+    from interp.results import tables
 
     model = load(config, folder)
     task = make_task(config, model)

@@ -14,24 +14,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interp.ablation import ablate_heads
-    from interp.checks import check_model
-    from interp.circuits import check_circuit, halves, rank_heads
-    from interp.composition import composition_scores, copying_scores
-    from interp.direct import decompose
-    from interp.edits import Cut, Recording, Redirect, Replace, edited, knock_out
+    from interp.circuits.check import check_circuit, halves, rank_heads
+    from interp.circuits.head_sets import HeadSet, growing_sets, named_sets
+    from interp.editing.edits import Cut, Recording, Redirect, Replace, edited, knock_out
+    from interp.editing.metrics import METRICS
+    from interp.editing.sites import Site
+    from interp.editing.sweep import sweep
     from interp.errors import InterpError
-    from interp.figures import layer_by_head
-    from interp.forward import capture, logits_at
-    from interp.gradients import attribute, audit
-    from interp.head_sets import HeadSet, growing_sets, named_sets
-    from interp.influence import weigh_heads
-    from interp.metrics import METRICS
-    from interp.model import Model, load_model
-    from interp.named_pairs import named_against_others
-    from interp.patching import patch
-    from interp.paths import Receiver, trace_paths
-    from interp.prompts import (
+    from interp.inputs.prompts import (
         Prompt,
         given_prompts,
         prompts_of_ids,
@@ -40,19 +30,30 @@ if TYPE_CHECKING:
         repeated_random_prompts,
         text_prompts,
     )
-    from interp.quadrants import rank_agreement, summarise_influence
-    from interp.reading import read_row
-    from interp.roles import ROLES, Role, find_roles, role
-    from interp.scores import HeadScores, score_heads
-    from interp.sentences import indirect_objects, pronouns
-    from interp.sink_effects import knock_out_sinks, summarise_sinks, text_task
-    from interp.sink_mass import sink_masses
-    from interp.sites import Site
-    from interp.tables import summarise_effects
-    from interp.tasks import Example, Task, copying, little_world
-    from interp.together import ablate_together, summarise_sets
-    from interp.weights import HeadWeights
-    from interp.years import greater_than
+    from interp.inputs.sentences import indirect_objects, pronouns
+    from interp.inputs.tasks import Example, Task, copying, little_world
+    from interp.inputs.years import greater_than
+    from interp.interventions.ablation import ablate_heads
+    from interp.interventions.direct import decompose
+    from interp.interventions.gradients import attribute, audit
+    from interp.interventions.influence import weigh_heads
+    from interp.interventions.patching import patch
+    from interp.interventions.paths import Receiver, trace_paths
+    from interp.interventions.quadrants import rank_agreement, summarise_influence
+    from interp.interventions.together import ablate_together, summarise_sets
+    from interp.models.checks import check_model
+    from interp.models.forward import capture, logits_at
+    from interp.models.model import Model, load_model
+    from interp.results.figures import layer_by_head
+    from interp.results.summaries import summarise_effects
+    from interp.scoring.reading import read_row
+    from interp.scoring.roles import ROLES, Role, find_roles, role
+    from interp.scoring.scores import HeadScores, score_heads
+    from interp.sinks.sink_effects import knock_out_sinks, summarise_sinks, text_task
+    from interp.sinks.sink_mass import sink_masses
+    from interp.weights.composition import composition_scores, copying_scores
+    from interp.weights.head_weights import HeadWeights
+    from interp.weights.named_pairs import named_against_others
 
     __version__: str
 
@@ -117,6 +118,7 @@ __all__ = [
     "summarise_influence",
     "summarise_sets",
     "summarise_sinks",
+    "sweep",
     "text_prompts",
     "text_task",
     "trace_paths",
@@ -124,69 +126,70 @@ __all__ = [
 ]
 
 _HOME = {
-    "ablate_heads": "ablation",
-    "ablate_together": "together",
-    "attribute": "gradients",
-    "audit": "gradients",
-    "capture": "forward",
-    "check_circuit": "circuits",
-    "check_model": "checks",
-    "composition_scores": "composition",
-    "copying": "tasks",
-    "copying_scores": "composition",
-    "Cut": "edits",
-    "decompose": "direct",
-    "edited": "edits",
-    "Example": "tasks",
-    "find_roles": "roles",
-    "given_prompts": "prompts",
-    "greater_than": "years",
-    "growing_sets": "head_sets",
-    "halves": "circuits",
-    "HeadScores": "scores",
-    "HeadSet": "head_sets",
-    "HeadWeights": "weights",
-    "indirect_objects": "sentences",
+    "ablate_heads": "interventions.ablation",
+    "ablate_together": "interventions.together",
+    "attribute": "interventions.gradients",
+    "audit": "interventions.gradients",
+    "capture": "models.forward",
+    "check_circuit": "circuits.check",
+    "check_model": "models.checks",
+    "composition_scores": "weights.composition",
+    "copying": "inputs.tasks",
+    "copying_scores": "weights.composition",
+    "Cut": "editing.edits",
+    "decompose": "interventions.direct",
+    "edited": "editing.edits",
+    "Example": "inputs.tasks",
+    "find_roles": "scoring.roles",
+    "given_prompts": "inputs.prompts",
+    "greater_than": "inputs.years",
+    "growing_sets": "circuits.head_sets",
+    "halves": "circuits.check",
+    "HeadScores": "scoring.scores",
+    "HeadSet": "circuits.head_sets",
+    "HeadWeights": "weights.head_weights",
+    "indirect_objects": "inputs.sentences",
     "InterpError": "errors",
-    "knock_out": "edits",
-    "knock_out_sinks": "sink_effects",
-    "layer_by_head": "figures",
-    "little_world": "tasks",
-    "load_model": "model",
-    "logits_at": "forward",
-    "METRICS": "metrics",
-    "Model": "model",
-    "named_against_others": "named_pairs",
-    "named_sets": "head_sets",
-    "patch": "patching",
-    "Prompt": "prompts",
-    "prompts_of_ids": "prompts",
-    "pronouns": "sentences",
-    "python_docs": "prompts",
-    "rank_agreement": "quadrants",
-    "rank_heads": "circuits",
-    "read_row": "reading",
-    "read_text": "prompts",
-    "Receiver": "paths",
-    "Recording": "edits",
-    "Redirect": "edits",
-    "repeated_random_prompts": "prompts",
-    "Replace": "edits",
-    "Role": "roles",
-    "role": "roles",
-    "ROLES": "roles",
-    "score_heads": "scores",
-    "sink_masses": "sink_mass",
-    "Site": "sites",
-    "summarise_effects": "tables",
-    "summarise_influence": "quadrants",
-    "summarise_sets": "together",
-    "summarise_sinks": "sink_effects",
-    "Task": "tasks",
-    "text_prompts": "prompts",
-    "text_task": "sink_effects",
-    "trace_paths": "paths",
-    "weigh_heads": "influence",
+    "knock_out": "editing.edits",
+    "knock_out_sinks": "sinks.sink_effects",
+    "layer_by_head": "results.figures",
+    "little_world": "inputs.tasks",
+    "load_model": "models.model",
+    "logits_at": "models.forward",
+    "METRICS": "editing.metrics",
+    "Model": "models.model",
+    "named_against_others": "weights.named_pairs",
+    "named_sets": "circuits.head_sets",
+    "patch": "interventions.patching",
+    "Prompt": "inputs.prompts",
+    "prompts_of_ids": "inputs.prompts",
+    "pronouns": "inputs.sentences",
+    "python_docs": "inputs.prompts",
+    "rank_agreement": "interventions.quadrants",
+    "rank_heads": "circuits.check",
+    "read_row": "scoring.reading",
+    "read_text": "inputs.prompts",
+    "Receiver": "interventions.paths",
+    "Recording": "editing.edits",
+    "Redirect": "editing.edits",
+    "repeated_random_prompts": "inputs.prompts",
+    "Replace": "editing.edits",
+    "Role": "scoring.roles",
+    "role": "scoring.roles",
+    "ROLES": "scoring.roles",
+    "score_heads": "scoring.scores",
+    "sink_masses": "sinks.sink_mass",
+    "Site": "editing.sites",
+    "summarise_effects": "results.summaries",
+    "summarise_influence": "interventions.quadrants",
+    "summarise_sets": "interventions.together",
+    "summarise_sinks": "sinks.sink_effects",
+    "sweep": "editing.sweep",
+    "Task": "inputs.tasks",
+    "text_prompts": "inputs.prompts",
+    "text_task": "sinks.sink_effects",
+    "trace_paths": "interventions.paths",
+    "weigh_heads": "interventions.influence",
 }
 
 

@@ -65,7 +65,7 @@ def smollm2_folder() -> Path:
 @pytest.fixture(scope="module")
 def smollm2_model(smollm2_folder):
     """The model itself, and two threads while a module works on it: it is large enough for them."""
-    from interp.model import load_model
+    from interp.models.model import load_model
 
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 
 from experiments.launch import launch, progress
-from interp.config import FindSinksConfig
+from interp.config.scoring import FindSinksConfig
 from interp.errors import InterpError
-from interp.runs import RunFolder
+from interp.runs.run_folder import RunFolder
 
 Config = FindSinksConfig
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from families import tiny_model
 
-from interp.edits import Edit, Recording, edited
-from interp.forward import logits_at
-from interp.metrics import METRICS, positions
-from interp.model import Model, load_model
-from interp.prompts import Prompt
-from interp.sites import Site
-from interp.tasks import Example, Task
+from interp.editing.edits import Edit, Recording, edited
+from interp.editing.metrics import METRICS, positions
+from interp.editing.sites import Site
+from interp.inputs.prompts import Prompt
+from interp.inputs.tasks import Example, Task
+from interp.models.forward import logits_at
+from interp.models.model import Model, load_model
 
 # (length, place where the prompts differ): two of one length, one that is shorter.
 SHAPES = ((8, 1), (8, 3), (6, 2))

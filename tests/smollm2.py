@@ -47,7 +47,7 @@ def folder() -> Path:
     converted = cache() / "smollm2-135m-instruct"
     if converted.exists():
         return converted
-    from interp.model import load_model
+    from interp.models.model import load_model
 
     model = load_model(gguf_file())
     with tempfile.TemporaryDirectory(dir=cache()) as scratch:

@@ -19,43 +19,47 @@ EXPERIMENTS = Path(experiments.__file__).parent
 
 LINE = (
     ["errors", "arguments"],
-    ["files", "lock", "environment", "strict_yaml"],  # what a run stands on
-    ["masks", "kernels", "pattern", "attention"],  # the door
-    ["checkpoint_checks", "loading", "tokens", "model"],
-    ["roles", "head_sets", "prompts", "questions", "forward", "checks"],
+    ["runs.files", "runs.lock", "runs.environment", "runs.strict_yaml"],  # what a run stands on
+    ["attention.masks", "attention.kernels", "attention.pattern", "attention.door"],
+    ["models.checkpoint_checks", "models.loading", "models.tokens", "models.model"],
+    ["scoring.roles", "circuits.head_sets", "inputs.prompts", "attention.questions"],
+    ["models.forward", "models.checks"],
     [
-        "stats",
-        "columns",
+        "results.stats",
+        "results.columns",
         "lesson.tables",
-        "tables",
-        "figures",
+        "results.score_tables",
+        "results.effect_tables",
+        "results.weight_tables",
+        "results.influence_tables",
+        "results.circuit_tables",
+        "results.tables",
+        "results.summaries",
+        "results.figures",
     ],  # of any table: they know of no model
-    ["scores", "sink_rate", "reading", "formation"],
-    ["config", "lesson.config", "runs", "rerun"],
-    ["sites", "edits"],  # touching what passes the door
-    ["norms", "weights", "named_pairs", "composition"],  # what the weights say
-    ["world", "training"],  # the little world, and the default model that is trained on it
-    ["tasks", "pronoun_frames", "sentences", "years"],  # prompts with an answer
-    ["metrics", "parts", "passes", "sweep"],  # many edits at once
+    ["scoring.scores", "scoring.sink_rate", "scoring.reading", "scoring.formation"],
+    ["config.common", "config.scoring", "config.training", "config.effects", "config.circuits"],
+    ["lesson.config", "runs.run_folder", "runs.rerun"],
+    ["editing.sites", "editing.edits"],  # touching what passes the door
+    ["weights.norms", "weights.head_weights", "weights.named_pairs", "weights.composition"],
+    ["little_world.world", "little_world.training"],
+    ["inputs.tasks", "inputs.pronoun_frames", "inputs.sentences", "inputs.years"],
+    ["editing.metrics", "editing.parts", "editing.passes", "editing.sweep"],  # many edits at once
     [
-        "effects",
-        "ablation",
-        "patching",
-        "paths",
-        "gradients",
-        "outputs",
-        "direct",
-        "influence",
-        "quadrants",
-        "influence_figure",
-        "together",
-        "sink_effects",
-        "sink_mass",
-        "sink_figure",
-        "circuits",
-        "faithfulness",
-        "faithfulness_figure",
+        "interventions.effects",
+        "interventions.ablation",
+        "interventions.patching",
+        "interventions.paths",
+        "interventions.gradients",
+        "interventions.outputs",
+        "interventions.direct",
+        "interventions.influence",
+        "interventions.quadrants",
+        "interventions.influence_figure",
+        "interventions.together",
     ],  # does it matter?
+    ["sinks.sink_effects", "sinks.sink_mass", "sinks.sink_figure"],
+    ["circuits.check", "circuits.faithfulness", "circuits.faithfulness_figure"],
     [
         "lesson.by_hand",
         "lesson.multi_head",
@@ -82,7 +86,7 @@ PLACE = {name: place for place, name in enumerate(name for room in LINE for name
 
 
 def module_name(path: Path) -> str:
-    """As it stands in the line: "masks", or "lesson.cost" in a subpackage, whose own name is "lesson"."""
+    """As it stands in the line: "errors", or "lesson.cost" in a room, whose own name is "lesson"."""
     name = ".".join(path.relative_to(INTERP).with_suffix("").parts)
     return name.removesuffix(".__init__")
 
@@ -107,7 +111,7 @@ def nodes(tree: ast.AST, *, also_for_types: bool = False) -> Iterator[ast.AST]:
 
 
 def imported(tree: ast.AST, *, also_for_types: bool = False) -> set[str]:
-    """Full names of the modules that are imported, from interp one by one: "interp.masks"."""
+    """Full names of the modules that are imported, from interp one by one: "interp.attention.masks"."""
     found = set()
     for node in nodes(tree, also_for_types=also_for_types):
         if isinstance(node, ast.Import):
@@ -139,15 +143,15 @@ def test_imports_point_backwards(name):
 def test_the_reader_of_imports_reads_them():
     """A test that saw no import would pass whatever happened."""
     tree = ast.parse(
-        "from interp import stats\nfrom interp.masks import causal\nimport interp.roles\n"
-        "from interp.lesson import tables\nfrom interp.lesson.config import z\n"
-        "if TYPE_CHECKING:\n    from interp.scores import x\n"
-        "def f():\n    from interp.model import y\n"
+        "from interp import arguments\nfrom interp.attention.masks import causal\n"
+        "import interp.scoring.roles\nfrom interp.results import stats\n"
+        "if TYPE_CHECKING:\n    from interp.scoring.scores import x\n"
+        "def f():\n    from interp.models.model import y\n"
     )
-    found = {"stats", "masks", "roles", "model", "lesson.tables", "lesson.config"}
+    found = {"arguments", "attention.masks", "scoring.roles", "results.stats", "models.model"}
     assert own(imported(tree)) == found
-    assert own(imported(tree, also_for_types=True)) == found | {"scores"}
-    assert own(imported(MODULES["scores"])) >= {"forward", "pattern", "tables"}
+    assert own(imported(tree, also_for_types=True)) == found | {"scoring.scores"}
+    assert own(imported(MODULES["scoring.scores"])) >= {"models.forward", "attention.pattern"}
     assert sum(len(own(imported(tree))) for tree in MODULES.values()) > 50
 
 
@@ -173,7 +177,9 @@ def test_the_library_knows_of_no_experiment_and_of_no_command_line(name):
     attributes = {
         ast.unparse(node) for node in nodes(MODULES[name]) if isinstance(node, ast.Attribute)
     }
-    assert name == "runs" or "sys.argv" not in attributes  # a run records its command line
+    assert (
+        name == "runs.run_folder" or "sys.argv" not in attributes
+    )  # a run records its command line
 
 
 def constants(tree: ast.AST) -> Iterator[str]:
@@ -192,13 +198,13 @@ def constants(tree: ast.AST) -> Iterator[str]:
 
 
 def test_one_file_knows_the_names_of_hooks():
-    """TransformerLens' hook points, such as "blocks.3.attn.hook_pattern", are named in forward.py."""
+    """TransformerLens' hook points, such as "blocks.3.attn.hook_pattern", are named in models/forward.py."""
     users = {
         name
         for name, tree in (MODULES | SCRIPTS).items()
         if any(re.search(r"\bhook_[a-z]+|\.hook_", text) for text in constants(tree))
     }
-    assert users == {"forward"}
+    assert users == {"models.forward"}
 
 
 def test_only_the_door_registers_with_transformers_and_only_it_is_asked():
@@ -209,13 +215,22 @@ def test_only_the_door_registers_with_transformers_and_only_it_is_asked():
     for name, tree in (MODULES | SCRIPTS).items():
         text = {getattr(node, "attr", getattr(node, "id", None)) for node in ast.walk(tree)}
         users[name] = text & (names | hooks)
-    assert {name for name, found in users.items() if found & names} == {"attention"}
-    assert {name for name, found in users.items() if found & hooks} == {"sites", "edits"}
-    assert users["attention"] == names
+    assert {name for name, found in users.items() if found & names} == {"attention.door"}
+    assert {name for name, found in users.items() if found & hooks} == {
+        "editing.sites",
+        "editing.edits",
+    }
+    assert users["attention.door"] == names
 
 
 @pytest.mark.parametrize(
-    "name", ["config", "lesson.config", "roles", "strict_yaml", "runs", "files", "environment"]
+    "name",
+    [
+        *(name for name in MODULES if name.startswith("config.")),
+        "lesson.config",
+        "scoring.roles",
+        *("runs.strict_yaml", "runs.run_folder", "runs.files", "runs.environment"),
+    ],
 )
 def test_what_the_command_line_needs_first_imports_nothing_heavy(name):
     """So that --help and a misspelt key are answered at once."""

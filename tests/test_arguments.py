@@ -76,20 +76,20 @@ SCRIPT = """
 import numpy as np
 import torch
 from interp import copying, load_model
-from interp.ablation import ablate_heads
-from interp.circuits import check_circuit
-from interp.edits import Cut, Redirect, Replace, edited
+from interp.interventions.ablation import ablate_heads
+from interp.circuits.check import check_circuit
+from interp.editing.edits import Cut, Redirect, Replace, edited
 from interp.errors import InterpError
-from interp.gradients import attribute
-from interp.head_sets import HeadSet
-from interp.influence import weigh_heads
-from interp.metrics import METRICS
-from interp.paths import trace_paths
-from interp.sink_effects import knock_out_sinks
-from interp.sites import Site
-from interp.sweep import sweep
-from interp.tasks import Example, Task
-from interp.together import ablate_together
+from interp.interventions.gradients import attribute
+from interp.circuits.head_sets import HeadSet
+from interp.interventions.influence import weigh_heads
+from interp.editing.metrics import METRICS
+from interp.interventions.paths import trace_paths
+from interp.sinks.sink_effects import knock_out_sinks
+from interp.editing.sites import Site
+from interp.editing.sweep import sweep
+from interp.inputs.tasks import Example, Task
+from interp.interventions.together import ablate_together
 
 model = load_model("default")
 task = copying(model, n_prompts=2, period=4)

@@ -14,27 +14,25 @@ from pydantic import BaseModel, ValidationError
 import interp
 from experiments.compose import CONFIGS, compose
 from experiments.keys import default_kinds, groups, keys_of
-from interp import strict_yaml
-from interp.config import (
+from interp.config.circuits import CheckCircuitConfig
+from interp.config.common import Given, RepeatedRandom, ReproduceConfig, Text
+from interp.config.effects import (
     AblateHeadsConfig,
     AttributeHeadsConfig,
-    CheckCircuitConfig,
+    KnockOutSinksConfig,
+    PatchHeadsConfig,
+    SplitEffectsConfig,
+    TracePathsConfig,
+    WeightVsInfluenceConfig,
+)
+from interp.config.scoring import (
     FindCompositionConfig,
     FindHeadsConfig,
     FindInductionConfig,
     FindPreviousTokenConfig,
     FindSinksConfig,
-    Given,
-    KnockOutSinksConfig,
-    PatchHeadsConfig,
     ReadAttentionConfig,
-    RepeatedRandom,
-    ReproduceConfig,
     SinkRate,
-    SplitEffectsConfig,
-    Text,
-    TracePathsConfig,
-    WeightVsInfluenceConfig,
 )
 from interp.errors import InterpError
 from interp.lesson.config import (
@@ -47,7 +45,8 @@ from interp.lesson.config import (
     ResolvePronounConfig,
     ScoreScalingConfig,
 )
-from interp.roles import ROLES
+from interp.runs import strict_yaml
+from interp.scoring.roles import ROLES
 
 EXPERIMENTS: dict[str, type[BaseModel]] = {
     "reproduce": ReproduceConfig,
@@ -264,7 +263,8 @@ def test_configs_are_values() -> None:
 
 def test_config_and_package_are_light() -> None:
     heavy = "{'torch', 'transformers', 'pandas'}"
-    code = f"import sys, interp, interp.config; print({heavy} & {{*sys.modules}})"
+    modules = "interp, interp.config.circuits, interp.config.effects, interp.config.training"
+    code = f"import sys, {modules}; print({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
@@ -273,7 +273,7 @@ def test_public_names_are_defined_where_they_are_looked_for() -> None:
     """By ast: importing them all takes seconds."""
     package = Path(interp.__file__).parent
     for name, home in interp._HOME.items():
-        tree = ast.parse((package / f"{home}.py").read_text(encoding="utf-8"))
+        tree = ast.parse((package / f"{home.replace('.', '/')}.py").read_text(encoding="utf-8"))
         defined = {getattr(node, "name", None) for node in tree.body}
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign):

@@ -13,7 +13,7 @@ from experiments import launch as door
 from experiments.compose import CONFIGS
 from experiments.launch import launch, main
 from experiments.listing import experiments, listing
-from interp import runs
+from interp.runs import run_folder
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 
@@ -54,7 +54,7 @@ def test_a_run_prints_its_results_and_keeps_them(
     out, err = capfd.readouterr()
     assert out == "layer head\n0     1→\n"
     assert err == f"find_sinks: results in {Path('a/b')}\n"
-    manifest = runs.json.loads(Path("a/b/manifest.json").read_text(encoding="utf-8"))
+    manifest = run_folder.json.loads(Path("a/b/manifest.json").read_text(encoding="utf-8"))
     assert manifest["status"] == "done"
     assert manifest["seed"] == 3
     assert manifest["command"] == ["python", "-m", "experiments.find_sinks", "out=a/b", "seed=3"]
@@ -228,7 +228,7 @@ def test_interrupted(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert list(here.iterdir()) == []
     assert start("model=interrupt_late", "out=run") == 130
     assert capfd.readouterr().err == "find_sinks: interrupted; what was finished is in run\n"
-    manifest = runs.json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))
+    manifest = run_folder.json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))
     assert manifest["status"] == "failed"
     assert "table.csv" in manifest["files"]
 

@@ -9,19 +9,19 @@ from families import tiny_model
 from tokenizers_ import word_tokenizer
 
 import interp
-from interp import tokens
-from interp.attention import implementation, open_door
+from interp.attention.door import implementation, open_door
 from interp.errors import InterpError
-from interp.model import load_model
-from interp.prompts import (
+from interp.inputs.prompts import (
     as_prompts,
     given_prompts,
     prompts_of_ids,
     repeated_random_prompts,
     text_prompts,
 )
-from interp.roles import find_roles, role
-from interp.scores import score_heads
+from interp.models import tokens
+from interp.models.model import load_model
+from interp.scoring.roles import find_roles, role
+from interp.scoring.scores import score_heads
 
 IDS = [1, 5, 9, 13, 5, 9, 13]
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from interp.environment import peak_memory
-from interp.kernels import attend
+from interp.attention.kernels import attend
+from interp.attention.masks import IndexMask, causal
+from interp.attention.pattern import AttentionPattern
 from interp.lesson.online_softmax import online_attention
-from interp.masks import IndexMask, causal
-from interp.pattern import AttentionPattern
+from interp.runs.environment import peak_memory
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

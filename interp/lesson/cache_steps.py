@@ -29,11 +29,11 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 
 from interp.errors import InterpError
-from interp.forward import BATCH_TOKENS, logits_at, takes_positions
+from interp.inputs.prompts import Prompt
 from interp.lesson.eviction import Policy
 from interp.lesson.losses import token_losses, with_first
-from interp.model import Model, evaluating
-from interp.prompts import Prompt
+from interp.models.forward import BATCH_TOKENS, logits_at, takes_positions
+from interp.models.model import Model, evaluating
 
 Positions = Literal["kept", "reindexed"]
 Turn = Callable[[Tensor, Tensor], Tensor]

@@ -23,18 +23,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp import stats
-from interp.attention import open_door
+from interp.attention.door import open_door
+from interp.attention.kernels import Engine
+from interp.attention.masks import IndexMask
+from interp.attention.pattern import AttentionPattern, Pattern
+from interp.editing.metrics import last_places
 from interp.errors import InterpError
-from interp.forward import logits_at
-from interp.kernels import Engine
+from interp.inputs.prompts import Prompt
 from interp.lesson.tables import CAUSAL_CUTS, CAUSAL_POSITIONS, CAUSAL_PREFIXES
-from interp.masks import IndexMask
-from interp.metrics import last_places
-from interp.model import Model
-from interp.pattern import AttentionPattern, Pattern
-from interp.prompts import Prompt
-from interp.tokens import ordinary_ids
+from interp.models.forward import logits_at
+from interp.models.model import Model
+from interp.models.tokens import ordinary_ids
+from interp.results import stats
 
 MASKS = ("own", "none")
 # Numbers of a tensor of logits that are held at once.

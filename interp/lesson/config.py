@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from interp.config import AnyRun, BatchTokens, Listed, NonEmpty, Prompts, RunConfig, Text
-from interp.roles import check_names
+from interp.config.common import AnyRun, BatchTokens, Listed, NonEmpty, Prompts, RunConfig, Text
+from interp.scoring.roles import check_names
 
 Row = Annotated[tuple[float, ...], Listed]
 Rows = Annotated[tuple[Row, ...], Listed]
@@ -238,8 +238,8 @@ class FindHypothesesConfig(RunConfig):
     )
     role: NonEmpty = Field(
         default="induction",
-        description="The real hypothesis: a role of interp/roles.py, or FILE.py:NAME of yours. Made-up ones "
-        "are drawn from its distances, so these must differ.",
+        description="The real hypothesis: a role of interp/scoring/roles.py, or FILE.py:NAME of yours. "
+        "Made-up ones are drawn from its distances, so these must differ.",
         examples=["duplicate_token", "my_roles.py:two_back"],
     )
     n_hypotheses: PositiveInt = Field(

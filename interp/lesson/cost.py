@@ -31,10 +31,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats as scipy_stats
 
-from interp.environment import available_memory
 from interp.errors import InterpError
 from interp.lesson.attention_ways import WAYS, Measured, measure
 from interp.lesson.tables import ATTENTION_COST, COST_EXPONENTS
+from interp.runs.environment import available_memory
 
 
 def measure_costs(

@@ -29,17 +29,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.attention import open_door
+from interp.attention.door import open_door
+from interp.attention.kernels import Engine, attend
+from interp.attention.masks import IndexMask, MaskFunction
+from interp.attention.pattern import AttentionPattern, Pattern
+from interp.editing.sites import Site, check_site
 from interp.errors import InterpError
-from interp.forward import batches, capture
-from interp.kernels import Engine, attend
+from interp.inputs.prompts import Prompt
 from interp.lesson.losses import id_batches, losses_of
-from interp.masks import IndexMask, MaskFunction
-from interp.model import Model
-from interp.pattern import AttentionPattern, Pattern
-from interp.prompts import Prompt
-from interp.roles import ROLES, AnySink
-from interp.sites import Site, check_site
+from interp.models.forward import batches, capture
+from interp.models.model import Model
+from interp.scoring.roles import ROLES, AnySink
 
 Choice = Literal["first", "random", "attended"]
 

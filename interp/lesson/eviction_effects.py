@@ -19,9 +19,9 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from interp import stats
+from interp.attention.kernels import Engine
 from interp.errors import InterpError
-from interp.kernels import Engine
+from interp.inputs.prompts import Prompt
 from interp.lesson.cache_steps import Positions, recomputed_losses, stepped_losses
 from interp.lesson.eviction import Policy, masked_losses
 from interp.lesson.tables import (
@@ -32,9 +32,9 @@ from interp.lesson.tables import (
     EVICTION_POSITIONS,
     SINKS_AND_EVICTIONS,
 )
-from interp.model import Model
-from interp.prompts import Prompt
-from interp.scores import score_heads
+from interp.models.model import Model
+from interp.results import stats
+from interp.scoring.scores import score_heads
 
 Progress = Callable[[int], None] | None
 KEYS = ["model", "policy", "n_pinned", "positions", "budget"]

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE
 
 BLOCKS = 32
 MARKS = {"kept": "o", "reindexed": "D", "recomputed": "s"}

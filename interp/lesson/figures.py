@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE
 
 _MOST_NUMBERS = 100  # a map of more cells has none written into them
 

@@ -33,18 +33,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp import stats
-from interp.edits import Replace, edited
+from interp.attention.kernels import Engine
+from interp.attention.pattern import Pattern
+from interp.editing.edits import Replace, edited
+from interp.editing.sites import Site
 from interp.errors import InterpError
-from interp.forward import batches, capture
-from interp.kernels import Engine
+from interp.inputs.prompts import Prompt
 from interp.lesson.losses import losses_of
 from interp.lesson.tables import HYPOTHESES, HYPOTHESES_PER_PROMPT, HYPOTHESIS_TESTS
-from interp.model import Model
-from interp.pattern import Pattern
-from interp.prompts import Prompt
-from interp.roles import Role
-from interp.sites import Site
+from interp.models.forward import batches, capture
+from interp.models.model import Model
+from interp.results import stats
+from interp.scoring.roles import Role
 
 KINDS = ("made-up", "real")
 TEST_KEYS = ["model", "kind", "hypothesis", "layer", "head"]

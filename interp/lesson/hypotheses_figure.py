@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE
 
 
 def counts(summary: pd.DataFrame, tests: pd.DataFrame, *, level: float = 0.05) -> Figure:

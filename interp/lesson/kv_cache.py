@@ -25,7 +25,7 @@ from transformers import PreTrainedConfig
 
 from interp.errors import InterpError
 from interp.lesson.tables import CACHE_GROWTH, CACHE_MEASURED, CACHE_SIZES
-from interp.model import Model, d_head_of, evaluating, kv_heads_of
+from interp.models.model import Model, d_head_of, evaluating, kv_heads_of
 
 # transformers' kinds of layers: the key of the config that holds the window, all tokens, or no keys at all.
 _WINDOWED = {

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.forward import logits_at
-from interp.model import Model
-from interp.prompts import Prompt
+from interp.inputs.prompts import Prompt
+from interp.models.forward import logits_at
+from interp.models.model import Model
 
 # Logits held at a time.
 LOGITS = 100_000_000

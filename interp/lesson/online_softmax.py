@@ -11,7 +11,7 @@
 The same sums as the whole softmax, in another order, with tile × tile numbers at a time in place of n × n.
 With the causal mask, tiles wholly in the future are not computed, which saves almost half of the work.
 Sources: Milakov & Gimelshein (1805.02867); Dao et al. (2205.14135). What the library itself uses, with
-windows, padding and grouped queries, is :func:`interp.kernels.attend_tiled`.
+windows, padding and grouped queries, is :func:`interp.attention.kernels.attend_tiled`.
 """
 
 from __future__ import annotations

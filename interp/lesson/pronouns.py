@@ -27,19 +27,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp import stats
+from interp.attention.kernels import Engine
+from interp.attention.pattern import Pattern
+from interp.editing.metrics import METRICS
 from interp.errors import InterpError
-from interp.forward import batches, capture, logits_at
-from interp.kernels import Engine
+from interp.inputs.prompts import Prompt
+from interp.inputs.sentences import text_prompt, word
+from interp.inputs.tasks import Example, Task
 from interp.lesson.losses import LOGITS, losses_of
 from interp.lesson.tables import LOOKS, PREFERENCES, PREFERENCES_PER_PROMPT
-from interp.metrics import METRICS
-from interp.model import Model
-from interp.pattern import Pattern
-from interp.prompts import Prompt
-from interp.sentences import text_prompt, word
-from interp.tasks import Example, Task
-from interp.tokens import Bos
+from interp.models.forward import batches, capture, logits_at
+from interp.models.model import Model
+from interp.models.tokens import Bos
+from interp.results import stats
 
 QUERIES = ("it", "adjective", "END")
 
@@ -284,7 +284,8 @@ def looks_beside_patches(
 
     Args:
         looked: the table of :func:`looks`; its means are taken as they are.
-        rows: a row a head and prompt, of :func:`interp.patching.patch`; the interval is over its frames.
+        rows: a row a head and prompt, of :func:`interp.interventions.patching.patch`; the interval is over
+        its frames.
     """
     end = looked[looked["query"] == "END"].set_index(["layer", "head"]).flip
     effects = rows.groupby(["layer", "head", "template"]).effect.mean().unstack("template")

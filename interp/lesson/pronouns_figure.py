@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE
 
 PLACES = ("first noun", "second noun", "it", "adjective", "END")
 MOST = 12

@@ -22,19 +22,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp import stats
-from interp.attention import open_door
+from interp.attention.door import open_door
+from interp.attention.kernels import Engine
+from interp.attention.masks import IndexMask
+from interp.attention.pattern import AttentionPattern, Pattern
+from interp.editing.metrics import METRICS, positions
 from interp.errors import InterpError
-from interp.forward import batches, logits_at
-from interp.kernels import Engine
+from interp.inputs.prompts import Prompt
+from interp.inputs.tasks import Example
 from interp.lesson.tables import RESCALED_HEADS, RESCALED_LOSSES
-from interp.masks import IndexMask
-from interp.metrics import METRICS, positions
-from interp.model import Model
-from interp.pattern import AttentionPattern, Pattern
-from interp.prompts import Prompt
-from interp.sink_effects import text_task
-from interp.tasks import Example
+from interp.models.forward import batches, logits_at
+from interp.models.model import Model
+from interp.results import stats
+from interp.sinks.sink_effects import text_task
 
 SCALINGS = ("own", "none", "uniform")
 

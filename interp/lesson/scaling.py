@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp import stats
 from interp.errors import InterpError
 from interp.lesson.tables import SCALING
+from interp.results import stats
 
 SCALINGS = ("1/√d_k", "none")
 

@@ -1,10 +1,10 @@
-"""The tables of the lesson: their columns, and what each means; interp/tables.py reads and writes them."""
+"""The tables of the lesson: their columns, and what each means (read and written by results/tables.py)."""
 
 from __future__ import annotations
 
 import pandera.pandas as pa
 
-from interp.columns import KEYS, count, or_none, share
+from interp.results.columns import KEYS, count, or_none, share
 
 # --- attention by hand ---------------------------------------------------------------------------
 

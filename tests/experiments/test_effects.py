@@ -16,12 +16,12 @@ import torch
 
 import experiments
 from experiments.launch import launch
-from interp import tables
-from interp.gradients import attribute, audit
-from interp.model import load_model
-from interp.patching import patch
-from interp.paths import trace_paths
-from interp.tasks import little_world
+from interp.inputs.tasks import little_world
+from interp.interventions.gradients import attribute, audit
+from interp.interventions.patching import patch
+from interp.interventions.paths import trace_paths
+from interp.models.model import load_model
+from interp.results import summaries, tables
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 ROOT = Path(experiments.__file__).parent.parent
@@ -70,7 +70,7 @@ def manifest_of(folder):
 KILLED = """
 import os, signal, sys
 from experiments.launch import launch
-from interp.parts import Parts
+from interp.editing.parts import Parts
 
 save, saved = Parts.save, []
 
@@ -111,7 +111,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(here, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("interp.parts.Parts.save", interrupt)
+        patched.setattr("interp.editing.parts.Parts.save", interrupt)
         assert start("patch_heads", *same).code == 130
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*.npz")} == parts
 
@@ -133,7 +133,7 @@ def assert_saved(folder, per_prompt):
     """The files are what the library gives."""
     saved = tables.read(folder / "per_prompt.parquet")
     pd.testing.assert_frame_equal(saved, per_prompt)
-    summary = tables.summarise_effects(per_prompt, seed=2)
+    summary = summaries.summarise_effects(per_prompt, seed=2)
     pd.testing.assert_frame_equal(tables.read(folder / "table.csv"), summary)
     assert manifest_of(folder)["largest_difference_from_plain_passes"] < 1e-4
     return summary

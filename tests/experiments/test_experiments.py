@@ -28,12 +28,13 @@ from transformers import BertConfig, MambaConfig, T5Config
 import experiments
 from experiments.launch import launch, main
 from experiments.listing import experiments as listed
-from interp import strict_yaml, tables
-from interp.attention import implementation
-from interp.model import load_model
-from interp.named_pairs import named_against_others
-from interp.prompts import repeated_random_prompts
-from interp.roles import ROLES
+from interp.attention.door import implementation
+from interp.inputs.prompts import repeated_random_prompts
+from interp.models.model import load_model
+from interp.results import summaries, tables
+from interp.runs import strict_yaml
+from interp.scoring.roles import ROLES
+from interp.weights.named_pairs import named_against_others
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 
@@ -352,7 +353,7 @@ def test_the_tables_agree_with_one_another(name, done):
     """A row for each role and head; the summary is that of the values per prompt, best first."""
     folder = done(name).folder
     table, rows = (tables.read(folder / file) for file in ("table.csv", "per_prompt.parquet"))
-    pd.testing.assert_frame_equal(table, tables.summarise(rows, seed=3 * (name == SCORING[1])))
+    pd.testing.assert_frame_equal(table, summaries.summarise(rows, seed=3 * (name == SCORING[1])))
     assert table.role.unique().tolist() == RUNS[name][2]
     for _, ranked in table.groupby("role", sort=False):
         assert sorted(zip(ranked.layer, ranked["head"], strict=True)) == HEADS
@@ -788,7 +789,7 @@ def test_an_interruption_in_the_middle_leaves_nothing(room, capfd, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("interp.scores.summarise", interrupt)
+    monkeypatch.setattr("interp.scoring.scores.summarise", interrupt)
     before = contents(room)
     capfd.readouterr()
     assert launch("find_heads", ["model=model", "threads=1", *SHORT]) == 130

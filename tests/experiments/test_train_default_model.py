@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from experiments.launch import DONE, INTERRUPTED, REFUSED, launch
-from interp import tables, training
-from interp.model import load_model
+from interp.little_world import training
+from interp.models.model import load_model
+from interp.results import tables
 
 TINY = [
     "recipe.steps=6",

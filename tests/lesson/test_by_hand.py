@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from experiments.compose import compose
 from experiments.keys import keys_of
-from interp import tables
+from interp.attention.kernels import attend_tiled
+from interp.attention.masks import IndexMask, causal
 from interp.errors import InterpError
-from interp.kernels import attend_tiled
 from interp.lesson import by_hand, figures
 from interp.lesson.by_hand import attend, masked_table, weigh
 from interp.lesson.config import AttentionByHandConfig
 from interp.lesson.multi_head import count_flops, multi_head
-from interp.masks import IndexMask, causal
+from interp.results import tables
 
 CONFIG = AttentionByHandConfig()
 SCORES = torch.tensor(CONFIG.masked_scores, dtype=torch.float64)

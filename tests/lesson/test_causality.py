@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from interp.attention import implementation
+from interp.attention.door import implementation
 from interp.errors import InterpError
+from interp.inputs.prompts import prompts_of_ids, python_docs, text_prompts
 from interp.lesson import causality, figures
 from interp.lesson.causality import change_the_future, one_pass_or_many
-from interp.model import load_model
-from interp.prompts import prompts_of_ids, python_docs, text_prompts
+from interp.models.model import load_model
 from tests.families import tiny_model
 
 IDS = torch.tensor([[(7 * i * i + 3 * i + p) % 58 + 3 for i in range(20)] for p in range(3)])

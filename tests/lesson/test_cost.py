@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from interp import environment
 from interp.errors import InterpError
 from interp.lesson import cost, figures
 from interp.lesson.attention_ways import WAYS, eager, measure, ours
 from interp.lesson.cost import check_memory, exponents, measure_costs
 from interp.lesson.online_softmax import online_attention
+from interp.runs import environment
 
 
 def whole(query, key, value, causal):

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
-from interp import tables
-from interp.attention import implementation
+from interp.attention.door import implementation
 from interp.errors import InterpError
+from interp.inputs.prompts import prompts_of_ids, python_docs, text_prompts
 from interp.lesson.cache_steps import recomputed_losses, stepped_losses
 from interp.lesson.eviction import (
     Policy,
@@ -26,8 +26,8 @@ from interp.lesson.eviction_effects import (
     summarise_heads,
 )
 from interp.lesson.eviction_figure import evictions
-from interp.model import load_model
-from interp.prompts import prompts_of_ids, python_docs, text_prompts
+from interp.models.model import load_model
+from interp.results import tables
 from tests.families import tiny_model
 
 N, BUDGET = 22, 7

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
-from interp import tables
-from interp.attention import implementation
+from interp.attention.door import implementation
 from interp.errors import InterpError
+from interp.inputs.prompts import prompts_of_ids
 from interp.lesson.hypotheses import (
     CRITERIA,
     compare_heads,
@@ -18,9 +18,9 @@ from interp.lesson.hypotheses import (
     rises,
 )
 from interp.lesson.hypotheses_figure import counts
-from interp.model import load_model
-from interp.prompts import prompts_of_ids
-from interp.roles import ROLES, Role
+from interp.models.model import load_model
+from interp.results import tables
+from interp.scoring.roles import ROLES, Role
 from tests.families import tiny_model
 
 IDS = torch.tensor([[(7 * i * i + 3 * i + p) % 13 + 3 for i in range(28)] for p in range(6)])

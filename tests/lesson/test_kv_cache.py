@@ -22,7 +22,7 @@ from transformers import (
 from interp.errors import InterpError
 from interp.lesson import figures
 from interp.lesson.kv_cache import growth, measure, shape_by_hand, shape_of, sizes
-from interp.model import load_config, load_model
+from interp.models.model import load_config, load_model
 from tests.families import N_LAYERS, WINDOW, tiny_model
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from experiments.launch import launch
-from interp import tables
-from interp.attention import implementation
+from interp.attention.door import implementation
 from interp.errors import InterpError
+from interp.inputs.sentences import pronouns
+from interp.inputs.tasks import copying, little_world
+from interp.interventions.patching import patch
 from interp.lesson.pronouns import (
     QUERIES,
     looks,
@@ -22,10 +24,8 @@ from interp.lesson.pronouns import (
     summarise_preferences,
     with_places,
 )
-from interp.model import load_model
-from interp.patching import patch
-from interp.sentences import pronouns
-from interp.tasks import copying, little_world
+from interp.models.model import load_model
+from interp.results import tables
 
 N_FRAMES = 8
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from interp.attention import implementation
+from interp.attention.door import implementation
 from interp.errors import InterpError
+from interp.inputs.prompts import prompts_of_ids, python_docs, text_prompts
 from interp.lesson import figures
 from interp.lesson.rescaling import rescale, scales_of
 from interp.lesson.scaling import quantities, softmax_of_random
-from interp.model import load_model
-from interp.prompts import prompts_of_ids, python_docs, text_prompts
-from interp.sink_effects import text_task
+from interp.models.model import load_model
+from interp.sinks.sink_effects import text_task
 from tests.families import tiny_model
 
 IDS = torch.tensor([[(7 * i * i + 3 * i + p) % 58 + 3 for i in range(20)] for p in range(3)])

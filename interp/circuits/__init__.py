@@ -1,0 +1,1 @@
+"""Is a set of heads enough, and is it needed?"""

@@ -1,0 +1,325 @@
+"""Keys of the experiments that intervene: tasks, metrics, what is edited."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from interp.circuits.head_sets import heads_in
+from interp.config.common import BatchTokens, Listed, NonEmpty, Prompts, RunConfig, Strict, Text
+from interp.errors import InterpError
+
+
+class Copying(Strict):
+    """Random tokens, twice: the loss on the repeat."""
+
+    kind: Literal["copying"] = "copying"
+    n_prompts: int = Field(default=16, ge=1, le=100_000, description="Number of prompts.")
+    period: int = Field(default=30, ge=2, description="Tokens in one copy.")
+
+
+class IndirectObjects(Strict):
+    """When A and B went to the store, B gave a drink to … A, and not B (2211.00593)."""
+
+    kind: Literal["indirect_objects"] = "indirect_objects"
+    n_prompts: int = Field(default=32, ge=1, le=100_000, description="Number of prompts.")
+    corruption: Literal["abc", "symmetric"] = Field(
+        default="abc",
+        description="The corrupted prompt: abc has three other names, symmetric exchanges giver "
+        "and receiver.",
+    )
+
+
+class GreaterThan(Strict):
+    """The war went on from the year 1745 to the year 17 … a later year, not an earlier one (2305.00586)."""
+
+    kind: Literal["greater_than"] = "greater_than"
+    n_prompts: int = Field(default=32, ge=1, le=100_000, description="Number of prompts.")
+
+
+class Pronouns(Strict):
+    """It was too small: what was? Pairs of sentences in which one adjective decides."""
+
+    kind: Literal["pronouns"] = "pronouns"
+    n_prompts: int = Field(
+        default=32, ge=1, le=100_000, description="Number of prompts; two of each pair."
+    )
+    question_only: bool = Field(
+        default=False,
+        description='The control: the question without the sentence, which says nothing of "it".',
+    )
+
+
+class LittleWorld(Strict):
+    """Held-out stories of the world that the default model was trained on."""
+
+    kind: Literal["little_world"] = "little_world"
+    n_prompts: int = Field(default=32, ge=1, le=100_000, description="Number of prompts.")
+    story: Literal["indirect_object", "pronoun", "recurring_name", "possession"] = Field(
+        default="indirect_object", description="What kind of story."
+    )
+
+
+AnyMetric = Literal[
+    "logit_difference", "log_probability", "probability_difference", "loss", "kl", "flips"
+]
+AnyTask = Annotated[
+    Copying | IndirectObjects | GreaterThan | Pronouns | LittleWorld, Field(discriminator="kind")
+]
+
+
+class EffectConfig(RunConfig):
+    """What the experiments share that change something in the model and measure what comes of it."""
+
+    task: AnyTask = Field(
+        default=Copying(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "greater_than", "pronouns", "little_world"],
+    )
+    metric: AnyMetric | None = Field(
+        default=None,
+        description="What is measured; null: the loss for copying, the probability difference for "
+        "greater_than, else the logit difference.",
+    )
+    confidence: float = Field(
+        default=0.95, gt=0, lt=1, description="Level of the intervals over templates, a share."
+    )
+    top: PositiveInt = Field(default=10, description="Rows printed; the files hold all heads.")
+    batch_tokens: BatchTokens = 4096
+
+
+class AblateHeadsConfig(EffectConfig):
+    """Each head's z taken away in turn."""
+
+    ablation: Literal["zero", "mean", "resample"] = Field(
+        default="zero",
+        description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
+    )
+    mean_over: Literal["position", "token", "all"] = Field(
+        default="position",
+        description="With ablation=mean, what the mean is over: the donors' same position, their positions "
+        "with the same token (where none has it, all; counted), or all their positions.",
+    )
+    hold_patterns: bool = Field(
+        default=False,
+        description="Keep the attention patterns of later layers as they were: the effect then goes "
+        "through values only. Writes patterns out: layers × heads × length² numbers a prompt, 2 GB at most.",
+    )
+    together: NonEmpty | None = Field(
+        default=None,
+        description="Heads that are also ablated together, as layer.head (18.10 is not 18.1), beside random "
+        "sets of their layers; null: none.",
+        examples=["[18.6,17.3,18.7]", "'1.0 1.3'"],
+    )
+    n_random: int = Field(
+        default=40,
+        ge=0,
+        description="Random sets beside `together`: as many other heads of the same layers.",
+    )
+
+    @field_validator("together", mode="before")
+    @classmethod
+    def _heads_as_text(cls, together: object) -> object:
+        if together is None:
+            return None
+        if not isinstance(together, str):
+            raise ValueError(
+                "expected one text such as '18.6 17.3', in quotes: of a number 18.10 only 18.1 would be left"
+            )
+        try:
+            heads_in(together)
+        except InterpError as error:
+            raise ValueError(str(error)) from error
+        return together
+
+    @model_validator(mode="after")
+    def _mean_only(self) -> AblateHeadsConfig:
+        if self.mean_over != "position" and self.ablation != "mean":
+            raise ValueError(
+                f"mean_over is read with ablation=mean only, and ablation is {self.ablation}"
+            )
+        return self
+
+
+class PatchHeadsConfig(EffectConfig):
+    """Activations of one prompt put into the run of another."""
+
+    task: AnyTask = Field(
+        default=LittleWorld(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
+    )
+    direction: Literal["denoise", "noise"] = Field(
+        default="denoise",
+        description="denoise: clean into the corrupted run (what is enough?); noise: corrupted into "
+        "the clean run (what is needed?).",
+    )
+    site: Literal[
+        "q", "k", "v", "z", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"
+    ] = Field(default="z", description="Kind of activation: see interp/editing/sites.py.")
+    positions: Literal["together", "places", "all"] = Field(
+        default="together",
+        description="together: all positions in one patch; places: one named place of the task at a "
+        "time; all: one position at a time, for prompts of one length.",
+    )
+
+
+class AttributeHeadsConfig(PatchHeadsConfig):
+    """Patches estimated from gradients, some of them audited."""
+
+    steps: PositiveInt | None = Field(
+        default=None,
+        description="Points of integrated gradients on the way between the two prompts; null: the gradient "
+        "at the prompt that is run.",
+        examples=["10"],
+    )
+    correct_qk: bool = Field(
+        default=False,
+        description="For site=q or k: what a patch changes of the attention weights, computed exactly.",
+    )
+    audit: int = Field(
+        default=10, ge=0, description="Largest estimates that are patched exactly; 0: no audit."
+    )
+    n_random: int = Field(
+        default=20, ge=3, description="Others that are, drawn at random: they stand for all."
+    )
+
+    @model_validator(mode="after")
+    def _each_where_it_is_read(self) -> AttributeHeadsConfig:
+        if self.correct_qk and self.site not in ("q", "k"):
+            raise ValueError(f"correct_qk is for site=q and site=k, and site is {self.site}")
+        if self.audit == 0 and self.n_random != type(self).model_fields["n_random"].default:
+            raise ValueError("n_random is read with an audit only, and audit is 0")
+        return self
+
+
+class TracePathsConfig(EffectConfig):
+    """Paths from each head to receivers."""
+
+    task: AnyTask = Field(
+        default=LittleWorld(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
+    )
+    receivers: Annotated[tuple[NonEmpty, ...], Listed] = Field(
+        default=("logits",),
+        min_length=1,
+        description="Where paths end: logits, or q, k or v of a later head, as layer.head; k and v are "
+        "those of a key-value head.",
+        examples=["[q2.5]", "[k1.3,v1.3]"],
+    )
+    together: bool = Field(
+        default=False, description="Patch all receivers of a sender at once, not one by one."
+    )
+
+    @field_validator("receivers")
+    @classmethod
+    def _each_is_an_input(cls, receivers: tuple[str, ...]) -> tuple[str, ...]:
+        for text in receivers:
+            if text == "logits" and len(receivers) > 1:
+                raise ValueError("logits stands alone: give it without other receivers")
+            if text != "logits" and not re.fullmatch(r"[qkv]\d+\.\d+", text):
+                raise ValueError(f"{text!r}: expected logits, or such as q2.5, k1.3, v1.0")
+        return receivers
+
+    @model_validator(mode="after")
+    def _several_together(self) -> TracePathsConfig:
+        if self.together and len(self.receivers) == 1:
+            raise ValueError(
+                f"together is for several receivers, and there is one: {self.receivers[0]}"
+            )
+        return self
+
+
+class WeightVsInfluenceConfig(EffectConfig):
+    """Attention weights beside causal effects."""
+
+    target: NonEmpty | None = Field(
+        default=None,
+        description="Where heads should look: answer (earlier occurrences of it), a named place of the "
+        "task, or a role; null: induction for copying, else answer.",
+        examples=["S2", "previous_token"],
+    )
+    judged_by: Literal["zero", "mean", "resample"] = Field(
+        default="resample", description="The ablation that decides whether a head is used."
+    )
+    least_mass: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Attention mass below which a head is not said to look at the target, a share.",
+    )
+    least_share: float = Field(
+        default=0.05,
+        ge=0,
+        description="Effect below which a head is not said to be used, as a share of corrupted − clean.",
+    )
+    n_top: PositiveInt = Field(
+        default=5, description="Heads of most weight held against random heads of their layers."
+    )
+
+
+class SplitEffectsConfig(EffectConfig):
+    """Total effects split into direct, norm and later."""
+
+    task: AnyTask = Field(
+        default=LittleWorld(),
+        description="What the model is to do.",
+        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
+    )
+    ablation: Literal["zero", "mean", "resample"] = Field(
+        default="resample",
+        description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
+    )
+
+
+class KnockOutSinksConfig(RunConfig):
+    """The attention sink taken away, in five ways, on plain text."""
+
+    prompts: Prompts = Field(
+        default=Text(),
+        description="Where the prompts come from.",
+        examples=["repeated_random", "given"],
+    )
+    knock_outs: Annotated[
+        tuple[Literal["mask", "zero_weight", "zero_value", "mean_value", "to_current"], ...], Listed
+    ] = Field(
+        default=("mask", "zero_weight", "zero_value", "mean_value", "to_current"),
+        min_length=1,
+        description="How: mask hides the keys and renormalises; zero_weight takes their weight out; "
+        "zero_value and mean_value change what is found there; to_current sends the weight to the query's "
+        "own position.",
+        examples=["[mask]"],
+    )
+    first_keys: Annotated[tuple[PositiveInt, ...], Listed] = Field(
+        default=(1, 2, 4),
+        min_length=1,
+        description="How many of the first keys are taken away, each number in turn.",
+        examples=["[1,4,16]"],
+    )
+    by_layer: bool = Field(
+        default=False, description="Also knock out in each layer alone; takes many more passes."
+    )
+    n_random: int = Field(
+        default=2,
+        ge=0,
+        description="The control: as many keys drawn at random, so many times; 0: no control.",
+    )
+    confidence: float = Field(
+        default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
+    )
+    batch_tokens: BatchTokens = 4096
+
+    @model_validator(mode="after")
+    def _each_there_once(self) -> KnockOutSinksConfig:
+        for key, given in (("knock_outs", self.knock_outs), ("first_keys", self.first_keys)):
+            if len(set(given)) < len(given):
+                raise ValueError(f"{key} holds something twice; expected each once")
+        return self

@@ -1,0 +1,1 @@
+"""Edits as values, metrics, and many edits measured at once."""

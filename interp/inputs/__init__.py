@@ -1,0 +1,1 @@
+"""What a model is given: prompts, and tasks whose answer is known."""

@@ -1,0 +1,1 @@
+"""Does it matter? Ablation, patching, paths, gradients; weight beside influence."""

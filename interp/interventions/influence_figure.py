@@ -1,0 +1,174 @@
+"""Heads as dots: weight against influence, and direct against total effect.
+
+Weight against influence, left: attention mass on the target across, size of the effect up; colours are
+quadrants, and the heads of the largest mass and effect are named. Right: Spearman's correlation of each
+weight with each effect, its interval in brackets.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from interp.results.figures import COLORS, STYLE
+
+NAMED = 8
+# Where a name may begin, seen from its point, in points: near it, above or below, then farther right.
+CORNERS = [(x, y) for x in (3, 22, 41) for y in (3, -9)]
+THREAD = {"arrowstyle": "-", "linewidth": 0.4, "color": "0.6", "shrinkA": 0, "shrinkB": 2}
+
+
+def weight_and_influence(table: pd.DataFrame, agreement: pd.DataFrame, judge: str) -> Figure:
+    """Two panels; see the module.
+
+    Args:
+        table: as ``tables.INFLUENCE`` describes.
+        agreement: as ``tables.AGREEMENT`` describes.
+        judge: the effect column that is drawn up the left panel.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10.5, 4.4), layout="constrained", dpi=150)
+        left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
+        _scatter(left, table, judge)
+        _matrix(right, agreement)
+        one = table.iloc[0]
+        title = (
+            f"{Path(one.model).name}, {one.task.replace('_', ' ')}: {one.n_prompts} prompts of "
+            f"{one.n_templates} templates, {len(table)} heads; effects on {one.metric.replace('_', ' ')}"
+        )
+        figure.suptitle(textwrap.fill(title, 110), size=9, parse_math=False)
+    return figure
+
+
+def direct_and_total(table: pd.DataFrame) -> Figure:
+    """Direct effect across, total effect up: on the line a head acts by itself; off it others carry its
+    effect on, or (nearer to 0 than the line) make up for it.
+
+    Args:
+        table: as ``tables.EFFECTS`` describes, of :func:`interp.interventions.direct.decompose`.
+    """
+    parts = {part: rows for part, rows in table.groupby(table.edit.str.split().str[-1])}
+    total, direct = (parts[part].set_index(["layer", "head"]) for part in ("total", "direct"))
+    direct = direct.loc[total.index]
+    one = table.iloc[0]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.6, 4.6), layout="constrained", dpi=150)
+        axis = figure.subplots()
+        ends = [
+            min(total.effect.min(), direct.effect.min()),
+            max(total.effect.max(), direct.effect.max()),
+        ]
+        axis.plot(ends, ends, "--", color="0.6", linewidth=0.8)
+        known = total.ci_low.notna() & direct.ci_low.notna()
+        axis.errorbar(
+            direct.effect[known],
+            total.effect[known],
+            xerr=_reach(direct[known]),
+            yerr=_reach(total[known]),
+            fmt="none",
+            ecolor="0.8",
+            linewidth=0.8,
+        )
+        axis.plot(direct.effect, total.effect, "o", color=COLORS[0], markersize=4)
+        largest = total.effect.abs().nlargest(NAMED).index
+        _name(
+            axis,
+            [
+                (f"{layer}.{head}", direct.effect[layer, head], total.effect[layer, head])
+                for layer, head in largest
+            ],
+        )
+        metric = one.metric.replace("_", " ")
+        axis.set(xlabel=f"direct effect on {metric}", ylabel=f"total effect on {metric}")
+        how = one.edit.split()[0]
+        title = (
+            f"{Path(one.model).name}: {how} ablation of each head, {one.task.replace('_', ' ')}, "
+            f"{one.n_prompts} prompts; dashed: total = direct"
+        )
+        figure.suptitle(textwrap.fill(title, 66), size=9, parse_math=False)
+    return figure
+
+
+def _reach(table: pd.DataFrame) -> np.ndarray:
+    """How far the interval reaches below and above; a percentile interval may leave its mean out."""
+    below, above = table.effect - table.ci_low, table.ci_high - table.effect
+    return np.maximum(np.stack([below, above]), 0)
+
+
+def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
+    from interp.interventions.quadrants import QUADRANTS
+
+    size = table[judge].abs()
+    for color, quadrant in zip((*COLORS[:3], "0.7"), QUADRANTS, strict=True):
+        here = table.quadrant == quadrant
+        axis.plot(
+            table.mass[here],
+            size[here],
+            "o",
+            color=color,
+            markersize=4,
+            label=f"{quadrant} ({here.sum()})",
+        )
+    known = table[table.mass.notna()]
+    named = {*known.mass.nlargest(NAMED // 2).index, *size[known.index].nlargest(NAMED).index}
+    largest = float(size.max()) or 1.0
+    axis.set_yscale("symlog", linthresh=largest / 100)
+    axis.set(
+        xlabel=f"attention mass on {table.target.iloc[0]}",
+        ylabel=f"|{judge.replace('_', ' ')} effect|",
+        xlim=(-0.02, 1.02),
+        ylim=(0, largest * 1.6),
+    )
+    _name(
+        axis,
+        [(f"{table.layer[i]}.{table['head'][i]}", table.mass[i], size[i]) for i in sorted(named)],
+    )
+    axis.legend(frameon=False, fontsize=7, loc="upper right")
+
+
+def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+    """A name beside each point, at the first of its corners where it covers no other name."""
+    taken: list[Bbox] = []
+    for text, x, y in points:
+        for corner in CORNERS:
+            label = axis.annotate(
+                text,
+                (x, y),
+                xytext=corner,
+                textcoords="offset points",
+                va="bottom",
+                size=7,
+                arrowprops=THREAD,
+            )
+            label.get_window_extent()  # puts it in its place
+            box = Text.get_window_extent(label)  # of the name alone, without the thread
+            if not any(box.overlaps(other) for other in taken) or corner == CORNERS[-1]:
+                break
+            label.remove()
+        taken.append(box)
+
+
+def _matrix(axis: Axes, agreement: pd.DataFrame) -> None:
+    rows, columns = (list(agreement[name].unique()) for name in ("weight", "influence"))
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for one in agreement.to_dict("records"):
+        i, j = rows.index(one["weight"]), columns.index(one["influence"])
+        grid[i, j] = found = float(one["spearman"])
+        text = "undefined" if np.isnan(found) else f"{found:.2f}"
+        if not np.isnan(one["ci_low"]):
+            text += f"\n[{one['ci_low']:.2f}, {one['ci_high']:.2f}]"
+        dark = abs(found) > 0.6
+        axis.text(j, i, text, ha="center", va="center", size=7, color="white" if dark else "black")
+    axis.imshow(grid, vmin=-1, vmax=1, cmap="RdBu_r", aspect="auto")
+    axis.set_xticks(range(len(columns)), [name.replace("_", "\n") for name in columns])
+    axis.set_yticks(range(len(rows)), [name.replace("_", "\n") for name in rows])
+    axis.set_title("rank agreement of |weight| and |effect| over heads", size=9)

@@ -1,0 +1,1 @@
+"""The little world, and how the default model is trained on it."""

@@ -1,0 +1,1 @@
+"""A language model, loaded and doubted; its tokens; one forward pass with someone looking."""

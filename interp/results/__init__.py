@@ -1,0 +1,1 @@
+"""Any table: statistics, column contracts, figures. Nothing here knows of a model."""

@@ -1,0 +1,28 @@
+"""Columns that many tables have: pandera's, each with what it means."""
+
+from __future__ import annotations
+
+import pandera.pandas as pa
+
+KEYS = {
+    "model": pa.Column(str, description="name the model was loaded by"),
+    "layer": pa.Column(int, pa.Check.ge(0), description="layer, from 0"),
+    "head": pa.Column(int, pa.Check.ge(0), description="query head, from 0"),
+    "role": pa.Column(str, description="what the head was scored for: see interp/scoring/roles.py"),
+}
+
+
+def share(description: str) -> pa.Column:
+    """A column of numbers from 0 to 1, or undefined."""
+    check = pa.Check.in_range(-1e-4, 1 + 1e-4)
+    return pa.Column(float, check, nullable=True, description=description)
+
+
+def or_none(description: str) -> pa.Column:
+    """A column of numbers that may be undefined."""
+    return pa.Column(float, nullable=True, description=description)
+
+
+def count(description: str, least: int = 1) -> pa.Column:
+    """A column of whole numbers of that size or more."""
+    return pa.Column(int, pa.Check.ge(least), description=description)

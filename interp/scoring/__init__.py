@@ -1,0 +1,1 @@
+"""Where does a head look? Roles, scores, chance and null."""

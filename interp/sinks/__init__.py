@@ -1,0 +1,1 @@
+"""The attention sink taken away, and where its mass goes."""
