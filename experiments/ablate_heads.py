@@ -49,7 +49,12 @@ def run(config: Config, folder: RunFolder) -> None:
     held = ", patterns of later layers held" if config.hold_patterns else ""
     what = f"{config.ablation}{over} ablation of each head{held}"
     also = None if config.together is None else partial(ablate_set, config, folder, how)
-    measure(config, folder, measuring, figures.effects, what, also)
+    measure(config, folder, measuring, figures.effects, what, n_heads_of, also)
+
+
+def n_heads_of(model: Model, task: Task) -> int:
+    """How many heads are ablated one by one."""
+    return model.n_layers * model.n_heads
 
 
 def ablate_set(

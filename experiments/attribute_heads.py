@@ -11,9 +11,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from experiments.effects import prepare, save, say, swept
+from experiments.effects import prepare, prompts_of, save, say, swept
 from experiments.launch import launch
 from experiments.scoring import draw
+from experiments.statistics import save_stability, say_too_few
 from interp.config.effects import AttributeHeadsConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -29,9 +30,12 @@ RESUMES = True
 def run(config: Config, folder: RunFolder) -> None:
     """Estimate, save, audit, say, draw."""
     from interp.interventions.gradients import attribute
+    from interp.interventions.patching import sites_of
     from interp.results import figures, tables
 
     model, task = prepare(config, folder)
+    n_rows = len(sites_of(model, config.site, task.examples[0], config.positions))
+    say_too_few(config, folder, prompts_of(task), n_rows, sides=2)
     estimates = attribute(
         model,
         task,
@@ -51,6 +55,7 @@ def run(config: Config, folder: RunFolder) -> None:
     where = "" if config.positions == "together" else " at each position"
     say(config, summary, f"{estimates.edit.iloc[0]} of {config.site}{where}")
     print(audited)
+    save_stability(config, folder, estimates)
     sys.stdout.flush()
     draw(folder, "effects", figures.effects(tables.read(folder.path("table.csv"))))
     folder.remove("parts")

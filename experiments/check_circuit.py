@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.effects import make_task, record_task, swept
+from experiments.effects import counts, make_task, record_task, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load
 from interp.config.circuits import CheckCircuitConfig as Config
+from interp.errors import InterpError
 from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from interp.models.model import Model
 
 RESUMES = True
+MADE_HERE = ("patching", "attribution")
 
 
 def run(config: Config, folder: RunFolder) -> None:
@@ -36,11 +38,12 @@ def run(config: Config, folder: RunFolder) -> None:
     from interp.inputs.prompts import text_hash
     from interp.results import tables
 
+    given = None if config.ranking in MADE_HERE else read_ranking(config.ranking)
     model = load(config, folder)
     sets = named_sets(config.circuit.classes) if config.circuit.classes else []
     if sets:
         check_sets(model, sets)
-    ranking, task = rank(config, folder, model, make_task(config, model))
+    ranking, task = rank(config, folder, model, make_task(config, model), given)
     record_task(task, folder)
     together = Counter(goes_with(e, config.ablation, config.mean_within) for e in task.examples)
     folder.record(prompts_ablated_alike=sorted(together.values()))
@@ -51,6 +54,8 @@ def run(config: Config, folder: RunFolder) -> None:
     per_prompt, difference = swept(config, folder, model, task, measuring, part)
     folder.record(largest_difference_from_plain_passes=difference)
     confidence, seed = config.confidence, config.seed
+    measured = {"metric": per_prompt.metric.iloc[0], "ablation": config.ablation}
+    folder.record(measured={"kind": "circuits"} | measured)
     table = faithfulness.summarise(per_prompt, confidence=confidence, seed=seed)
     areas = faithfulness.areas(per_prompt, confidence=confidence, seed=seed)
     folder.write("per_prompt.parquet", partial(tables.write, per_prompt))
@@ -63,20 +68,31 @@ def run(config: Config, folder: RunFolder) -> None:
     folder.remove("parts")
 
 
-def rank(config: Config, folder: RunFolder, model: Model, whole: Task) -> tuple[pd.DataFrame, Task]:
+def read_ranking(file: str) -> pd.DataFrame:
+    """The table of another run, before a model is loaded."""
+    from interp.results import tables
+
+    try:
+        return tables.read(Path(file))
+    except InterpError as error:
+        raise InterpError(f"ranking: {error}") from None
+
+
+def rank(
+    config: Config, folder: RunFolder, model: Model, whole: Task, given: pd.DataFrame | None
+) -> tuple[pd.DataFrame, Task]:
     """The heads, best first, and the prompts to test them on: other ones than they are chosen on."""
     from interp.circuits.check import halves, rank_heads
     from interp.interventions.gradients import attribute
     from interp.interventions.patching import patch
-    from interp.results import summaries, tables
+    from interp.results import summaries
     from interp.runs.files import sha256
 
-    if config.ranking not in ("patching", "attribution"):
-        path = Path(config.ranking)
-        table = tables.read(path)
-        name = table["model"].iloc[0]
+    if given is not None:
+        ranking = rank_heads(model, given)
+        path, name = Path(config.ranking), given["model"].iloc[0]
         folder.record(ranking={"from": str(path), "sha256": sha256(path), "model": name})
-        return rank_heads(model, table), whole
+        return ranking, whole
     chosen_on, task = halves(whole, config.seed)
     if config.ranking == "attribution":
         estimate = partial(attribute, batch_tokens=config.batch_tokens, engine=config.engine)
@@ -98,7 +114,7 @@ def say(
     one = table.iloc[0]
     print(
         f"{one.task}, {one.edit} ablation of all other heads: {one.metric} {one.all_heads:.3f} with all, "
-        f"{one.no_heads:.3f} with none ({one.n_prompts} prompts of {one.n_templates} templates)"
+        f"{one.no_heads:.3f} with none ({counts(one)})"
     )
     if config.ablation == "mean":
         print(
@@ -115,6 +131,9 @@ def say(
     print(f"\nfirst heads: {' '.join(names)}\n")
     shown = ["area", "value", "ci_low", "ci_high", "perfect", "random", "p"]
     print(tables.as_text(areas[shown]))
+    reason = areas.undefined_reason.iloc[0]
+    if isinstance(reason, str) and reason != one.undefined_reason:
+        print(f"the areas are undefined: {reason}")
 
 
 if __name__ == "__main__":

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments.launch import progress
 from experiments.scoring import draw, load
+from experiments.statistics import save_stability, say_too_few
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from interp.config.effects import EffectConfig, KnockOutSinksConfig
+    from interp.config.effects import EffectConfig, KnockOutSinksConfig, TaskConfig
     from interp.editing.sweep import Plan
+    from interp.inputs.prompts import Prompt
     from interp.inputs.tasks import Task
     from interp.lesson.config import ResolvePronounConfig
     from interp.models.model import Model
@@ -31,12 +33,14 @@ def measure(
     measuring: Measuring,
     figure: Callable[[pd.DataFrame], Figure],
     what: str,
+    n_tests: Callable[[Model, Task], int],
     also: Callable[[Model, Task], None] | None = None,
 ) -> None:
     """Load, measure, save, say, draw.
 
     Args:
         measuring: what is done to the model.
+        n_tests: how many effects that will give.
         figure: draws the saved summary.
         what: the edits in words, for the line above the printed table.
         also: what is measured besides, with the same model and task.
@@ -44,17 +48,19 @@ def measure(
     from interp.results import tables
 
     model, task = prepare(config, folder)
+    say_too_few(config, folder, prompts_of(task), n_tests(model, task), sides=2)
     per_prompt, difference = swept(config, folder, model, task, measuring)
     folder.record(largest_difference_from_plain_passes=difference)
     say(config, save(config, folder, per_prompt), what)
     if also is not None:
         also(model, task)
+    save_stability(config, folder, per_prompt)
     sys.stdout.flush()
     draw(folder, "effects", figure(tables.read(folder.path("table.csv"))))
     folder.remove("parts")
 
 
-def prepare(config: EffectConfig, folder: RunFolder) -> tuple[Model, Task]:
+def prepare(config: TaskConfig, folder: RunFolder) -> tuple[Model, Task]:
     """The model and what it is asked, both recorded."""
     model = load(config, folder)
     task = make_task(config, model)
@@ -67,15 +73,18 @@ def save(config: EffectConfig, folder: RunFolder, per_prompt: pd.DataFrame) -> p
     from interp.results import summaries, tables
 
     summary = summaries.summarise_effects(
-        per_prompt, confidence=config.confidence, seed=config.seed
+        per_prompt, confidence=config.confidence, correction=config.correction, seed=config.seed
     )
     folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
     folder.write("table.csv", lambda path: tables.write(summary, path))
+    edits = sorted(summary.edit.unique())
+    measured = {"edits": edits, "metric": summary.metric.iloc[0], "n_rows": len(summary)}
+    folder.record(measured={"kind": "effects"} | measured)
     return summary
 
 
 def swept(
-    config: EffectConfig | KnockOutSinksConfig | ResolvePronounConfig,
+    config: TaskConfig | KnockOutSinksConfig | ResolvePronounConfig,
     folder: RunFolder,
     model: Model,
     task: Task,
@@ -116,21 +125,32 @@ def swept(
     return found
 
 
+def prompts_of(task: Task) -> list[Prompt]:
+    """The clean prompts."""
+    return [example.prompt for example in task.examples]
+
+
 def record_task(task: Task, folder: RunFolder) -> None:
     """What was asked of the model, for the manifest."""
     folder.record(
         task={
             "name": task.name,
             "n_examples": len(task.examples),
-            "n_templates": len({example.template for example in task.examples}),
+            "n_templates": len({prompt.group for prompt in prompts_of(task)}),
             "dropped": dict(task.dropped),
         }
     )
 
 
+def counts(one: Any) -> str:
+    """How many prompts and templates a row rests on, in words."""
+    said = ((one.n_prompts, "prompt"), (one.n_templates, "template"))
+    return " of ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in said)
+
+
 def say(config: EffectConfig, summary: pd.DataFrame, what: str) -> None:
     """Print the largest effects, and what a reader must know beside."""
-    from interp.results import stats, tables
+    from interp.results import tables
 
     one = summary.iloc[0]
     ends = ""
@@ -138,24 +158,18 @@ def say(config: EffectConfig, summary: pd.DataFrame, what: str) -> None:
         ends = f"; clean {one.clean:.3f}, corrupted {one.corrupted:.3f}"
     print(
         f"{one.task}, {what}: effect on {one.metric} (before: {one.baseline:.3f}{ends}; "
-        f"{one.n_prompts} prompts of {one.n_templates} templates), largest of {len(summary)}"
+        f"{counts(one)}), largest of {len(summary)}"
     )
     said = ["site", "unit", "position", "baseline", "clean", "corrupted"]
-    counts = ["n_templates", "n_prompts"]
-    print(tables.as_text(summary.head(config.top).drop(columns=[*said, *counts], errors="ignore")))
+    said += ["n_templates", "n_prompts"]
+    print(tables.as_text(summary.head(config.top).drop(columns=said, errors="ignore")))
     if "normalised" in summary and summary.normalised.isna().all():
         print(
             "normalised effects are undefined: clean and corrupted prompts do not differ reliably"
         )
-    smallest = min(1.0, 2 * stats.smallest_p(int(one.n_templates)))
-    if smallest > 0.05 / len(summary):
-        print(
-            f"note: with {one.n_templates} templates no p is below {smallest:.2g}; over {len(summary)} rows "
-            f"a single one can reach q < 0.05 only below {0.05 / len(summary):.2g}: take more prompts"
-        )
 
 
-def make_task(config: EffectConfig, model: Model) -> Task:
+def make_task(config: TaskConfig, model: Model) -> Task:
     """Prompts with answers, by the section ``task`` of a config."""
     from interp.inputs import sentences, tasks, years
 

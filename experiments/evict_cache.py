@@ -66,7 +66,7 @@ def run(config: Config, folder: RunFolder) -> None:
     }
     if config.by_head:
         with progress(model.n_layers * model.n_heads * len(prompts), "texts × heads") as advance:
-            by_head = effects.evict_by_head(
+            by_head, from_plain = effects.evict_by_head(
                 model,
                 prompts,
                 chosen[0],
@@ -75,6 +75,7 @@ def run(config: Config, folder: RunFolder) -> None:
                 seed=config.seed,
                 progress=advance,
             )
+        folder.record(largest_difference_from_plain_passes=from_plain)
         heads, agreement = effects.summarise_heads(by_head, **options)
         written |= {
             "heads_per_prompt.parquet": by_head,

@@ -76,7 +76,9 @@ def explain(
         return f"{paths} must be given{f', such as {examples}' if examples else ''}"
     first, *others = [item for item in problems if item["type"] != "missing"]
     line = _explain_one(first, keys, sources, name)
-    return f"{line} (and {len(others)} more)" if others else line
+    # A list without its wrong items may also be called too short: that is the same key again.
+    more = {_path(item["loc"], keys) for item in others} - {_path(first["loc"], keys)}
+    return f"{line} (and {len(more)} more)" if more else line
 
 
 def _explain_one(
@@ -112,7 +114,7 @@ def _source_under(path: str, sources: Mapping[str, str]) -> str | None:
 
 def _source_of_words(message: str, path: str, sources: Mapping[str, str]) -> str | None:
     """Where the key was written that the message of a validator speaks of."""
-    words = set(re.findall(r"\w+", message))
+    words = set(re.findall(r"\w+(?:\.\w+)*", message))
     prefix = f"{path}." if path else ""
     found = [
         source

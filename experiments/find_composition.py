@@ -30,7 +30,7 @@ def run(config: Config, folder: RunFolder) -> None:
     from interp.weights.named_pairs import named_against_others
 
     model = load(config, folder)
-    prompts = make_prompts(config, model, folder)
+    prompts = make_prompts(config, model, folder, templates=True)
     weights = HeadWeights(model)
     heads = score_heads(
         model,
@@ -39,6 +39,7 @@ def run(config: Config, folder: RunFolder) -> None:
         batch_size=config.batch_size,
         engine=config.engine,
         confidence=config.confidence,
+        correction=config.correction,
         seed=config.seed,
     ).summary
     named = name_heads(config, heads)

@@ -47,9 +47,11 @@ def run(config: Config, folder: RunFolder) -> None:
     def visit(model: Model, step: int) -> None:
         nonlocal prompts
         if prompts is None:
-            prompts = make_prompts(config, model, folder)
+            prompts = make_prompts(config, model, folder, templates=True)
         confidence, seed = config.confidence, config.seed
-        heads[step] = heads_at(model, prompts, step, confidence=confidence, seed=seed)
+        heads[step] = heads_at(
+            model, prompts, step, confidence=confidence, correction=config.correction, seed=seed
+        )
         losses[step] = losses_at(model, prompts, step, confidence=confidence, seed=seed)
         for name, parts in (("heads", heads), ("losses", losses)):
             table = pd.concat([parts[step] for step in sorted(parts)], ignore_index=True)
@@ -92,9 +94,9 @@ def _summary(losses: pd.DataFrame) -> str:
 
 def _train(config: Config, folder: RunFolder, visit: Callable[[Model, int], None]) -> None:
     """Train the default model again and visit each of its checkpoints."""
-    from interp.little_world.training import TrainingConfig, train, world_tokenizer
     from interp.models.checks import check_model
     from interp.models.model import load_model
+    from interp.pretraining.training import TrainingConfig, train, world_tokenizer
 
     if config.model != "default":
         raise InterpError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from experiments.effects import swept
 from experiments.launch import launch, progress
 from experiments.scoring import draw, load, make_prompts
+from experiments.statistics import say_too_few
 from interp.config.effects import KnockOutSinksConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -32,8 +33,8 @@ def run(config: Config, folder: RunFolder) -> None:
     from interp.sinks.sink_mass import check_lengths, sink_masses
 
     model = load(config, folder)
-    prompts = make_prompts(config, model, folder)
-    check_lengths(prompts)  # refused before anything is measured
+    prompts = make_prompts(config, model, folder, templates=True)
+    check_lengths(prompts, config.first_keys)  # refused before anything is measured
     control = control_keys(prompts, config.first_keys, config.n_random, config.seed)
     folder.record(control_keys={str(n): drawn for n, drawn in control.items()})
     knocking = partial(
@@ -43,9 +44,14 @@ def run(config: Config, folder: RunFolder) -> None:
         by_layer=config.by_layer,
         n_random=config.n_random,
     )
+    n_layers = 1 + model.n_layers * config.by_layer
+    n_effects = len(config.knock_outs) * len(config.first_keys) * n_layers
+    say_too_few(config, folder, prompts, n_effects, sides=2)
     per_prompt, difference = swept(config, folder, model, text_task(prompts), knocking)
-    folder.record(largest_difference_from_plain_passes=difference)
-    summary = summarise_sinks(per_prompt, confidence=config.confidence, seed=config.seed)
+    folder.record(measured={"kind": "sinks"}, largest_difference_from_plain_passes=difference)
+    summary = summarise_sinks(
+        per_prompt, confidence=config.confidence, correction=config.correction, seed=config.seed
+    )
     n_passes = 1 + len(config.knock_outs) * len(config.first_keys)
     with progress(n_passes * len(prompts), "looking, prompts") as advance:
         masses = sink_masses(
@@ -80,7 +86,8 @@ def say(config: Config, summary: pd.DataFrame, masses: pd.DataFrame) -> None:
     one = loss.iloc[0]
     print(
         f"the first keys taken away in all heads and layers: change of the loss (before: {one.baseline:.3f} "
-        f"nats a token; {one.n_prompts} prompts), the same at as many random keys, KL to the clean run"
+        f"nats a token; {one.n_prompts} prompt{'' if one.n_prompts == 1 else 's'})"
+        f"{', the same at as many random keys' if config.n_random else ''}, KL to the clean run"
     )
     effects = ["knock_out", "n_keys", "effect", "ci_low", "ci_high", "p"]
     controls = ["control", "control_low", "control_high", "p_control"]
@@ -89,8 +96,9 @@ def say(config: Config, summary: pd.DataFrame, masses: pd.DataFrame) -> None:
 
 
 def where_it_went(masses: pd.DataFrame, how: str) -> str:
-    """Which of the first keys has most attention, clean and after each knock-out."""
+    """Which of the first keys has most attention, clean and after each knock-out that leaves one of them."""
     keys = masses[masses.key.str.isdigit() & masses.knock_out.isin(["none", how])]
+    keys = keys[keys.n_keys < keys.key.nunique()]
     most = keys.loc[keys.groupby("n_keys").mass.idxmax()]
     parts = []
     for row in most.to_dict("records"):

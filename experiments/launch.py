@@ -2,11 +2,14 @@
 
     python -m experiments.find_sinks model=gpt2 prompts.length=512
     interp find_sinks --config my.yaml seed=1
+    interp find_heads --multirun model=default,gpt2 seed=0,1,2
 
 An experiment is a module with a docstring, `Config` (a model of interp.config), `run(config, folder)`
 and, if it can go on where it was stopped, `RESUMES = True`; `POSITIONAL = "key"` lets that key's value
-stand by itself. Its last line is `sys.exit(launch("NAME"))`. Results go to standard output, everything
-else to standard error or to log.txt in the run folder.
+stand by itself. One that writes a file and no run has `WRITES`, the file's ending, and `MARK`, the text by
+which it knows its own, and is given the file's path in place of the folder. The last line is
+`sys.exit(launch("NAME"))`. Results go to standard output, everything else to standard error or to log.txt
+in the run folder.
 
 Exit codes: 0 done; 1 a bug of ours (the traceback is in a file, which is named); 2 something the
 user can put right, said in one line; 3 a run that was run again came out different; 130 interrupted;
@@ -50,9 +53,14 @@ def main(argv: list[str] | None = None) -> int:
         return _guarded("interp", lambda: print(interp.__version__))
     if name in experiments():
         return launch(name, rest)
+    return _refuse("interp", no_such(name))
+
+
+def no_such(name: str) -> str:
+    """That there is no experiment of this name, and which is nearest."""
     near = nearest(name, experiments())
     advice = f"did you mean {near}?" if near else "`interp` lists them"
-    return _refuse("interp", f"there is no experiment '{name}'; {advice}")
+    return f"there is no experiment '{name}'; {advice}"
 
 
 def launch(name: str, argv: list[str] | None = None, module: ModuleType | None = None) -> int:
@@ -102,11 +110,37 @@ def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> i
 
         print(help_text(name, module.__doc__ or "", module.Config))
         return None
+    place, code = carry_out(name, arguments, module)
+    _say(name, f"results in {place}")
+    return code
+
+
+def carry_out(name: str, arguments: Sequence[str], module: ModuleType) -> tuple[Path, int | None]:
+    """Compose the config, open the run folder and run: (where the results are, the exit code if any).
+
+    Raises:
+        InterpError: whatever the user can put right, in one line.
+    """
     from experiments.compose import compose
+    from experiments.keys import keys_of
+    from experiments.paper import write_for_paper
     from interp.runs.run_folder import open_run
 
-    files, assignments = _options(arguments, getattr(module, "POSITIONAL", None))
+    positional = getattr(module, "POSITIONAL", None)
+    many = [argument for argument in arguments if argument in ("-m", "--multirun")]
+    several = bool(positional) and keys_of(module.Config, {})[positional].textual == "many"
+    files, assignments = _options([a for a in arguments if a not in many], positional, several)
+    if many:
+        if positional:
+            raise InterpError(
+                f"command line: --multirun is for experiments, and {name} works on folders of theirs"
+            )
+        from experiments.multirun import run_many
+
+        return run_many(name, module, files, assignments), None
     config = compose(name, module.Config, assignments, files)
+    if hasattr(module, "WRITES"):
+        return _write_file(name, module, config), None
     _check_path(getattr(config, "model", ""))
     command = ["python", "-m", f"experiments.{name}", *arguments]
     resume = getattr(module, "RESUMES", False)
@@ -114,8 +148,19 @@ def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> i
         config.out, name, config, overwrite=config.overwrite, resume=resume, command=command
     ) as folder:
         code: int | None = module.run(config, folder)
-    _say(name, f"results in {folder.root}")
-    return code
+        write_for_paper(folder, config)
+    return folder.root, code
+
+
+def _write_file(name: str, module: ModuleType, config: Any) -> Path:
+    """Run what writes one file."""
+    from interp.runs.single_file import open_file
+
+    with open_file(
+        config.out, name, module.WRITES, mark=module.MARK, overwrite=config.overwrite
+    ) as path:
+        module.run(config, path)
+    return path
 
 
 def _check_path(model: str) -> None:
@@ -125,12 +170,15 @@ def _check_path(model: str) -> None:
         raise InterpError(f"{model}: there is no such file or folder")
 
 
-def _options(arguments: Sequence[str], positional: str | None) -> tuple[list[Path], list[str]]:
+def _options(
+    arguments: Sequence[str], positional: str | None, several: bool = True
+) -> tuple[list[Path], list[str]]:
     """(the files of `--config FILE` or `--config=FILE`, the other arguments as key=value).
 
-    `--to DIR` is another way to say `out=DIR`.
+    `--to DIR` is another way to say `out=DIR`. Of several values that stand by themselves a
+    list is made, if the key takes one.
     """
-    files, rest = [], []
+    files, rest, bare = [], [], []
     waiting = iter(arguments)
     for argument in waiting:
         option, equals, value = argument.partition("=")
@@ -146,9 +194,18 @@ def _options(arguments: Sequence[str], positional: str | None) -> tuple[list[Pat
             else:
                 files.append(Path(value).expanduser())
         elif positional and not argument.startswith("-") and not re.match(r"\w[\w.]*=", argument):
-            rest.append(f"{positional}={argument}")
+            bare.append(argument)
         else:
             rest.append(argument)
+    if len(bare) == 1:
+        rest.append(f"{positional}={bare[0]}")
+    elif bare and not several:
+        raise InterpError(
+            f"command line: one {positional} is expected, and {len(bare)} are given: {', '.join(bare)}"
+        )
+    elif bare:
+        quoted = (value.replace("'", r"\'") for value in bare)
+        rest.append(f"{positional}=[" + ",".join(f"'{value}'" for value in quoted) + "]")
     return files, rest
 
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from typing import TYPE_CHECKING
 
 from experiments.effects import measure
 from experiments.launch import launch
 from interp.config.effects import PatchHeadsConfig as Config
 from interp.runs.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from interp.inputs.tasks import Task
+    from interp.models.model import Model
+
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Patch, save, say, draw."""
-    from interp.interventions.patching import patch
+    from interp.interventions.patching import patch, sites_of
     from interp.results import figures
 
     measuring = partial(
@@ -30,8 +35,13 @@ def run(config: Config, folder: RunFolder) -> None:
         direction=config.direction,
         metric=config.metric,
     )
+
+    def n_patches(model: Model, task: Task) -> int:
+        return len(sites_of(model, config.site, task.examples[0], config.positions))
+
     where = "" if config.positions == "together" else " at each position"
-    measure(config, folder, measuring, figures.effects, f"{config.direction} {config.site}{where}")
+    what = f"{config.direction} {config.site}{where}"
+    measure(config, folder, measuring, figures.effects, what, n_patches)
 
 
 if __name__ == "__main__":

@@ -2,25 +2,31 @@
 
 The preference for the right noun, by partial scoring and by a question, with a paired test against chance.
 Then where heads look, and what carries the answer: activations of one sentence patched into the other of its
-pair, head by head and place by place. A model at chance has no answer to be carried.
+pair, head by head and place by place. A model at chance has no answer to be carried. Published sets (WSC273,
+WinoGrande) can be read from a file or a data set of yours, for the preference by partial scoring only.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.effects import record_task, swept
-from experiments.launch import launch
+from experiments.launch import launch, progress
 from experiments.scoring import draw, load, write_tables
+from interp.errors import InterpError
+from interp.lesson.config import PublishedSet
 from interp.lesson.config import ResolvePronounConfig as Config
 from interp.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from interp.inputs.pronoun_sets import Choice
     from interp.inputs.tasks import Task
     from interp.models.model import Model
 
@@ -34,6 +40,14 @@ PATCHES: dict[str, tuple[Any, Any]] = {
 
 
 def run(config: Config, folder: RunFolder) -> None:
+    """Prefer; of our own sentences also look and patch; save, say, draw."""
+    if config.sentences.kind == "published":
+        prefer_published(config, config.sentences, folder)
+    else:
+        resolve(config, folder)
+
+
+def resolve(config: Config, folder: RunFolder) -> None:
     """Prefer, look, patch, save, say, draw."""
     from interp.interventions.patching import patch
     from interp.lesson import pronouns
@@ -45,13 +59,11 @@ def run(config: Config, folder: RunFolder) -> None:
     task = pronouns.with_places(model, task)
     record_task(task, folder)
     preferred = pronouns.preferences(model, task, control=control, bos=config.bos)
-    summary = pronouns.summarise_preferences(
-        preferred, level=config.level, confidence=config.confidence, seed=config.seed
-    )
+    written = {"per_prompt.parquet": preferred, "table.csv": summarise(config, preferred)}
     looked = pronouns.looks(
         model, task, engine=config.engine, confidence=config.confidence, seed=config.seed
     )
-    written = {"per_prompt.parquet": preferred, "table.csv": summary, "looks.csv": looked}
+    written["looks.csv"] = looked
     patched = replace(task, examples=task.examples[: 2 * config.n_patched])
     for name, (site, positions) in PATCHES.items():
         patching = partial(patch, site=site, positions=positions)
@@ -69,8 +81,10 @@ def run(config: Config, folder: RunFolder) -> None:
         seed=config.seed,
     )
     folder.record(looks_beside_patches=agreement)
-    patches = [written[f"{name}.csv"] for name in PATCHES]
-    say(config, summary, looked, agreement, *patches)
+    say_preferences(written["table.csv"])
+    say_heads(config, looked, *(written[f"{name}.csv"] for name in ("heads", "places")))
+    say_stream(written["stream.csv"])
+    say_looks(looked, agreement)
     sys.stdout.flush()
     names = ("table", "looks", *PATCHES)
     saved = (tables.read(folder.path(f"{name}.csv")) for name in names)
@@ -78,12 +92,65 @@ def run(config: Config, folder: RunFolder) -> None:
     folder.remove("parts")
 
 
+def prefer_published(config: Config, source: PublishedSet, folder: RunFolder) -> None:
+    """Read a set, prefer, save, say, draw."""
+    from interp.inputs.prompts import text_hash
+    from interp.lesson import partial_scores
+    from interp.lesson.pronouns_figure import preferences as figure
+    from interp.results import tables
+
+    name, choices, unread = published(source)  # before a model is loaded, which takes longer
+    model = load(config, folder)
+    chosen, unfit = partial_scores.readable(model, choices, config.bos)
+    skipped = unread + unfit
+    n_rows = len(chosen) + skipped.total()
+    folder.record(
+        task={
+            "name": name,
+            "n_examples": len(chosen),
+            "n_templates": len({choice.group for choice in chosen}),
+            "dropped": dict(skipped),
+            "n_rows": n_rows,
+            "sha256": text_hash(repr(choices)),
+        }
+    )
+    why = "".join(f"; {count} × {reason}" for reason, count in skipped.most_common())
+    said = f"{name}: {len(chosen)} of {n_rows} sentences scored, {skipped.total()} skipped{why}"
+    if not chosen:
+        raise InterpError(f"{said}: nothing is left for {model.name}")
+    with progress(4 * len(chosen), "candidates") as advance:
+        readings = partial_scores.partial_preferences(model, chosen, config.bos, progress=advance)
+    preferred = partial_scores.preference_rows(model, name, chosen, readings)
+    written = {"per_prompt.parquet": preferred, "table.csv": summarise(config, preferred)}
+    write_tables(folder, written)
+    print(said)
+    say_preferences(written["table.csv"])
+    sys.stdout.flush()
+    draw(folder, "preferences", figure(tables.read(folder.path("table.csv"))))
+
+
+def published(source: PublishedSet) -> tuple[str, list[Choice], Counter[str]]:
+    """(name, choices, rows that could not be read and why) of a set."""
+    from interp.inputs.prompts import dataset_rows
+    from interp.inputs.pronoun_sets import choices_of, file_rows
+
+    if source.path is not None:
+        name, rows = Path(source.path).stem, file_rows(source.path)
+    else:
+        assert source.dataset is not None  # the config has seen to it
+        name = Path(source.dataset).name
+        rows = dataset_rows(
+            source.dataset, source.split, subset=source.subset, revision=source.revision
+        )
+    return name, *choices_of(rows[: source.n_rows], name)
+
+
 def make_tasks(config: Config, model: Model) -> tuple[Task, Task | None]:
     """The sentences, and for English ones the same questions without them."""
     from interp.inputs import sentences, tasks
 
     n, bos, seed = 2 * config.n_frames, config.bos, config.seed
-    if config.sentences == "little_world":
+    if config.sentences.kind == "little_world":
         return tasks.little_world(model, kind="pronoun", n_prompts=n, bos=bos, seed=seed), None
     whole, alone = (
         sentences.pronouns(model, n_prompts=n, question_only=only, bos=bos, seed=seed)
@@ -92,16 +159,20 @@ def make_tasks(config: Config, model: Model) -> tuple[Task, Task | None]:
     return whole, alone
 
 
-def say(
-    config: Config,
-    summary: pd.DataFrame,
-    looked: pd.DataFrame,
-    agreement: tuple[float, float, float],
-    heads: pd.DataFrame,
-    places: pd.DataFrame,
-    stream: pd.DataFrame,
-) -> None:
-    """Print the preferences, the heads of the largest patches beside where they look, and the places."""
+def summarise(config: Config, preferred: pd.DataFrame) -> pd.DataFrame:
+    """A row a reading, as the config asks."""
+    from interp.lesson.pronouns import summarise_preferences
+
+    return summarise_preferences(
+        preferred, level=config.level, confidence=config.confidence, seed=config.seed
+    )
+
+
+# --- what is printed -----------------------------------------------------------------------------
+
+
+def say_preferences(summary: pd.DataFrame) -> None:
+    """Print each reading's preference and accuracy."""
     from interp.results import tables
 
     one = summary.iloc[0]
@@ -110,11 +181,18 @@ def say(
     )
     said = ["chance", "both_right_low", "both_right_high", "n_frames", "n_prompts"]
     print(tables.as_text(summary.drop(columns=said)))
-    question = summary[summary.reading == "question"].iloc[0]
-    if question.verdict == "at chance":
+    if (summary[summary.reading == "question"].verdict == "at chance").any():
         print(
             "note: the answers to the question are at chance, so that patches have no answer to bring back"
         )
+
+
+def say_heads(
+    config: Config, looked: pd.DataFrame, heads: pd.DataFrame, places: pd.DataFrame
+) -> None:
+    """Print the heads of the largest patches, each beside its best place and where it looks."""
+    from interp.results import tables
+
     flips = looked.pivot_table(index=["layer", "head"], columns="query", values="flip")
     shown = heads[["layer", "head", "effect", "ci_low", "ci_high", "q"]].head(config.top)
     shown = shown.join(flips[["END"]].rename(columns={"END": "flip_END"}), on=["layer", "head"])
@@ -127,6 +205,10 @@ def say(
         "place; END's attention, right − wrong"
     )
     print(tables.as_text(shown.join(where, on=["layer", "head"])))
+
+
+def say_stream(stream: pd.DataFrame) -> None:
+    """Print what a patch of the residual stream brings back at its best layer, place by place."""
     best = stream.sort_values("effect", ascending=False).drop_duplicates("place")
     carried = "; ".join(
         f"{one.place} {one.effect:.1f} [{one.ci_low:.1f}, {one.ci_high:.1f}] before layer {one.layer}"
@@ -135,6 +217,10 @@ def say(
     print(
         f"residual stream, what a patch of a place brings back at its best: {carried or 'nothing'}"
     )
+
+
+def say_looks(looked: pd.DataFrame, agreement: tuple[float, float, float]) -> None:
+    """Print what "it" looks at, and whether looking and carrying go together."""
     it = looked[looked["query"] == "it"].assign(nouns=lambda rows: rows.right + rows.wrong)
     most = it.sort_values("nouns", ascending=False).iloc[0]
     print(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from experiments.effects import make_task, record_task, swept
+from experiments.effects import counts, make_task, prompts_of, record_task, save, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load
+from experiments.statistics import say_too_few
 from interp.config.effects import SplitEffectsConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -24,23 +25,21 @@ def run(config: Config, folder: RunFolder) -> None:
 
     from interp.interventions import influence_figure
     from interp.interventions.direct import PARTS, decompose
-    from interp.results import summaries, tables
+    from interp.results import tables
 
     model = load(config, folder)
     task = make_task(config, model)
     record_task(task, folder)
+    n_effects = len(PARTS) * model.n_layers * model.n_heads
+    say_too_few(config, folder, prompts_of(task), n_effects, sides=2)
     splitting = partial(decompose, how=config.ablation, metric=config.metric)
     per_prompt, difference = swept(config, folder, model, task, splitting)
     folder.record(largest_difference_from_plain_passes=difference)
-    summary = summaries.summarise_effects(
-        per_prompt, confidence=config.confidence, seed=config.seed
-    )
-    folder.write("per_prompt.parquet", partial(tables.write, per_prompt))
-    folder.write("table.csv", partial(tables.write, summary))
+    summary = save(config, folder, per_prompt)
     one = summary.iloc[0]
     print(
         f"{one.task}, {config.ablation} ablation of each head: {one.metric} (before: {one.baseline:.3f}; "
-        f"{one.n_prompts} prompts of {one.n_templates} templates), largest total effects of "
+        f"{counts(one)}), largest total effects of "
         f"{len(summary) // len(PARTS)} heads"
     )
     by_part = summary.groupby(summary.edit.str.split().str[-1])

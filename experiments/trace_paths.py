@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from typing import TYPE_CHECKING
 
 from experiments.effects import measure
 from experiments.launch import launch
 from interp.config.effects import TracePathsConfig as Config
 from interp.runs.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from interp.inputs.tasks import Task
+    from interp.models.model import Model
+
 RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
     """Trace, save, say, draw."""
-    from interp.interventions.paths import Receiver, trace_paths
+    from interp.interventions.paths import Receiver, n_paths, trace_paths
     from interp.results import figures
 
     inputs = [Receiver.parsed(text) for text in config.receivers if text != "logits"]
@@ -29,7 +34,12 @@ def run(config: Config, folder: RunFolder) -> None:
         metric=config.metric,
         together=config.together,
     )
-    measure(config, folder, measuring, figures.effects, f"paths to {', '.join(config.receivers)}")
+
+    def n_tests(model: Model, task: Task) -> int:
+        return n_paths(model, inputs, config.together)
+
+    what = f"paths to {', '.join(config.receivers)}"
+    measure(config, folder, measuring, figures.effects, what, n_tests)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ def run(config: Config, folder: RunFolder) -> None:
     import pandas as pd
 
     from interp.config.training import TrainingConfig
-    from interp.little_world.training import Record, save_model, train
     from interp.models.model import load_model
+    from interp.pretraining.training import Record, save_model, train
     from interp.results import figures, tables
 
     set_threads(config, folder)

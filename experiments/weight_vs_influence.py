@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from experiments.effects import make_task, record_task, swept
+from experiments.effects import counts, make_task, prompts_of, record_task, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load
+from experiments.statistics import say_too_few
 from interp.config.effects import WeightVsInfluenceConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -23,12 +24,13 @@ def run(config: Config, folder: RunFolder) -> None:
     """Weigh, save, say, draw."""
     from interp.interventions import influence_figure
     from interp.interventions.influence import weigh_heads
-    from interp.interventions.quadrants import QUADRANTS, rank_agreement, summarise_influence
+    from interp.interventions.quadrants import QUADRANTS, rank_agreement, short, summarise_influence
     from interp.results import tables
 
     model = load(config, folder)
     task = make_task(config, model)
     record_task(task, folder)
+    say_too_few(config, folder, prompts_of(task), model.n_layers * model.n_heads, sides=2)
     weigh = partial(
         weigh_heads, target=config.target, metric=config.metric, judged_by=config.judged_by
     )
@@ -40,6 +42,7 @@ def run(config: Config, folder: RunFolder) -> None:
         least_mass=config.least_mass,
         least_share=config.least_share,
         confidence=config.confidence,
+        correction=config.correction,
         seed=config.seed,
     )
     agreement = rank_agreement(
@@ -52,16 +55,15 @@ def run(config: Config, folder: RunFolder) -> None:
     ):
         folder.write(name, partial(tables.write, table))
     one = summary.iloc[0]
+    folder.record(measured={"kind": "influence", "target": one.target, "metric": one.metric})
     print(
         f"{one.task}, target {one.target}, {one.metric}: clean {per_prompt.clean.mean():.3f}, corrupted "
-        f"{per_prompt.corrupted.mean():.3f}; {one.n_prompts} prompts of {one.n_templates} templates"
+        f"{per_prompt.corrupted.mean():.3f}; {counts(one)}"
     )
     for quadrant in QUADRANTS:
         print(f"  {(summary.quadrant == quadrant).sum():>4} heads: {quadrant}")
     judge = f"total_{config.judged_by}"
-    shown = ["quadrant", "layer", "head", "mass", "null", "value_weighted", "direct_logit"]
-    shown += [judge, f"{judge}_low", f"{judge}_high", "share", "direct", "attribution", "q_effect"]
-    print(tables.as_text(summary[shown].head(config.top)))
+    print(tables.as_text(short(summary, judge).head(config.top)))
     print("\nrank agreement over all heads, and the effect of the heads of most weight:")
     judged = agreement[agreement.influence == judge]
     print(tables.as_text(judged.drop(columns=["n_heads", "n_draws", "n_templates", "influence"])))

@@ -11,7 +11,11 @@ Names are imported when they are first used, so `import interp` costs nothing.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
+
+# Of tqdm, as soon as transformers is imported in a notebook that has no ipywidgets: there is no bar of ours.
+warnings.filterwarnings("ignore", "IProgress not found")
 
 if TYPE_CHECKING:
     from interp.circuits.check import check_circuit, halves, rank_heads
@@ -44,8 +48,10 @@ if TYPE_CHECKING:
     from interp.models.checks import check_model
     from interp.models.forward import capture, logits_at
     from interp.models.model import Model, load_model
-    from interp.results.figures import layer_by_head
+    from interp.results.figures import layer_by_head, row_bars
+    from interp.results.findings import Effects
     from interp.results.summaries import summarise_effects
+    from interp.runs.finished import Run, read_run
     from interp.scoring.reading import read_row
     from interp.scoring.roles import ROLES, Role, find_roles, role
     from interp.scoring.scores import HeadScores, score_heads
@@ -61,6 +67,7 @@ __all__ = [
     "METRICS",
     "ROLES",
     "Cut",
+    "Effects",
     "Example",
     "HeadScores",
     "HeadSet",
@@ -73,6 +80,7 @@ __all__ = [
     "Redirect",
     "Replace",
     "Role",
+    "Run",
     "Site",
     "Task",
     "__version__",
@@ -109,9 +117,11 @@ __all__ = [
     "rank_agreement",
     "rank_heads",
     "read_row",
+    "read_run",
     "read_text",
     "repeated_random_prompts",
     "role",
+    "row_bars",
     "score_heads",
     "sink_masses",
     "summarise_effects",
@@ -139,6 +149,7 @@ _HOME = {
     "Cut": "editing.edits",
     "decompose": "interventions.direct",
     "edited": "editing.edits",
+    "Effects": "results.findings",
     "Example": "inputs.tasks",
     "find_roles": "scoring.roles",
     "given_prompts": "inputs.prompts",
@@ -168,6 +179,7 @@ _HOME = {
     "rank_agreement": "interventions.quadrants",
     "rank_heads": "circuits.check",
     "read_row": "scoring.reading",
+    "read_run": "runs.finished",
     "read_text": "inputs.prompts",
     "Receiver": "interventions.paths",
     "Recording": "editing.edits",
@@ -175,8 +187,10 @@ _HOME = {
     "repeated_random_prompts": "inputs.prompts",
     "Replace": "editing.edits",
     "Role": "scoring.roles",
+    "Run": "runs.finished",
     "role": "scoring.roles",
     "ROLES": "scoring.roles",
+    "row_bars": "results.figures",
     "score_heads": "scoring.scores",
     "sink_masses": "sinks.sink_mass",
     "Site": "editing.sites",

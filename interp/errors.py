@@ -9,3 +9,7 @@ ours and keeps its traceback.
 
 class InterpError(Exception):
     """An error a user can act on: one line naming place, what was expected, what came, the cure."""
+
+
+class IncompleteError(InterpError):
+    """Part of a run was refused, and what was finished stays: the same command goes on with the rest."""

@@ -64,10 +64,7 @@ def smollm2_folder() -> Path:
 
 @pytest.fixture(scope="module")
 def smollm2_model(smollm2_folder):
-    """The model itself, and two threads while a module works on it: it is large enough for them."""
+    """The model itself, on one thread: with a test process on every core, a second one waits for others."""
     from interp.models.model import load_model
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield load_model(smollm2_folder)
-    torch.set_num_threads(threads)
+    return load_model(smollm2_folder)

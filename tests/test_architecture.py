@@ -22,7 +22,13 @@ LINE = (
     ["runs.files", "runs.lock", "runs.environment", "runs.strict_yaml"],  # what a run stands on
     ["attention.masks", "attention.kernels", "attention.pattern", "attention.door"],
     ["models.checkpoint_checks", "models.loading", "models.tokens", "models.model"],
-    ["scoring.roles", "circuits.head_sets", "inputs.prompts", "attention.questions"],
+    [
+        "scoring.roles",
+        "circuits.head_sets",
+        "sinks.prompt_length",
+        "inputs.prompts",
+        "attention.questions",
+    ],
     ["models.forward", "models.checks"],
     [
         "results.stats",
@@ -34,16 +40,19 @@ LINE = (
         "results.influence_tables",
         "results.circuit_tables",
         "results.tables",
+        "results.latex",
         "results.summaries",
         "results.figures",
+        "results.findings",
     ],  # of any table: they know of no model
     ["scoring.scores", "scoring.sink_rate", "scoring.reading", "scoring.formation"],
     ["config.common", "config.scoring", "config.training", "config.effects", "config.circuits"],
-    ["lesson.config", "runs.run_folder", "runs.rerun"],
+    ["lesson.config", "runs.methods", "runs.run_folder", "runs.single_file", "runs.rerun", "runs.finished"],
     ["editing.sites", "editing.edits"],  # touching what passes the door
     ["weights.norms", "weights.head_weights", "weights.named_pairs", "weights.composition"],
-    ["little_world.world", "little_world.training"],
+    ["pretraining.world", "pretraining.training"],
     ["inputs.tasks", "inputs.pronoun_frames", "inputs.sentences", "inputs.years"],
+    ["inputs.pronoun_sets"],
     ["editing.metrics", "editing.parts", "editing.passes", "editing.sweep"],  # many edits at once
     [
         "interventions.effects",
@@ -52,14 +61,15 @@ LINE = (
         "interventions.paths",
         "interventions.gradients",
         "interventions.outputs",
-        "interventions.direct",
-        "interventions.influence",
-        "interventions.quadrants",
         "interventions.influence_figure",
+        "interventions.direct",
+        "interventions.quadrants",
+        "interventions.influence",
         "interventions.together",
     ],  # does it matter?
-    ["sinks.sink_effects", "sinks.sink_mass", "sinks.sink_figure"],
-    ["circuits.check", "circuits.faithfulness", "circuits.faithfulness_figure"],
+    ["sinks.sink_figure", "sinks.sink_effects", "sinks.sink_mass"],
+    ["circuits.faithfulness_figure", "circuits.faithfulness", "circuits.check"],
+    ["report.cells", "report.contents", "report.views", "report.page"],  # runs as one page
     [
         "lesson.by_hand",
         "lesson.multi_head",
@@ -78,6 +88,7 @@ LINE = (
         "lesson.eviction_figure",
         "lesson.hypotheses",
         "lesson.hypotheses_figure",
+        "lesson.partial_scores",
         "lesson.pronouns",
         "lesson.pronouns_figure",
     ],  # the lesson
@@ -153,6 +164,11 @@ def test_the_reader_of_imports_reads_them():
     assert own(imported(tree, also_for_types=True)) == found | {"scoring.scores"}
     assert own(imported(MODULES["scoring.scores"])) >= {"models.forward", "attention.pattern"}
     assert sum(len(own(imported(tree))) for tree in MODULES.values()) > 50
+
+
+def test_no_public_name_is_that_of_a_module():
+    """An imported submodule becomes an attribute of its package, and would stand in the name's place."""
+    assert not set(interp.__all__) & {path.stem for path in INTERP.iterdir()}
 
 
 @pytest.mark.parametrize("name", sorted(PACKAGES))

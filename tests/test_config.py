@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 import interp
 from experiments.compose import CONFIGS, compose
-from experiments.keys import default_kinds, groups, keys_of
+from experiments.keys import default_kinds, groups, keys_of, written
 from interp.config.circuits import CheckCircuitConfig
-from interp.config.common import Given, RepeatedRandom, ReproduceConfig, Text
+from interp.config.common import Given, RepeatedRandom, ReportConfig, ReproduceConfig, Text
 from interp.config.effects import (
     AblateHeadsConfig,
     AttributeHeadsConfig,
@@ -50,6 +50,7 @@ from interp.scoring.roles import ROLES
 
 EXPERIMENTS: dict[str, type[BaseModel]] = {
     "reproduce": ReproduceConfig,
+    "report": ReportConfig,
     "find_sinks": FindSinksConfig,
     "find_previous_token": FindPreviousTokenConfig,
     "find_induction": FindInductionConfig,
@@ -73,9 +74,10 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
     "find_hypotheses": FindHypothesesConfig,
     "resolve_pronoun": ResolvePronounConfig,
 }
-NEEDED = {
-    "read_attention": ["prompt=a b", "layer=1", "head=2"],
-    "reproduce": ["run=runs/first"],
+NEEDED: dict[str, dict[str, Any]] = {
+    "read_attention": {"prompt": "a b", "layer": 1, "head": 2},
+    "reproduce": {"run": "runs/first"},
+    "report": {"runs": ("runs/first", "runs/second")},
 }
 
 
@@ -90,9 +92,9 @@ def test_every_experiment_with_a_yaml_is_known_here() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_yaml_defaults_are_the_models(name: str) -> None:
     config = EXPERIMENTS[name]
-    composed = compose(name, config, NEEDED.get(name, []))
-    needed = dict(pair.split("=") for pair in NEEDED.get(name, []))
-    assert composed == config.model_validate_strings(needed)
+    needed = NEEDED.get(name, {})
+    composed = compose(name, config, [f"{key}={written(value)}" for key, value in needed.items()])
+    assert composed == config(**needed)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -222,17 +224,17 @@ def test_contradictions_are_refused(
 
 def test_heads_are_text_and_never_numbers(tmp_path: Path) -> None:
     """18.10 is not 18.1: on the command line as it is written, in a file in quotes or not at all."""
-    for written in ("[18.10,18.1]", "18.10 18.1", "18.10"):
-        config = compose("ablate_heads", AblateHeadsConfig, [f"together={written}"])
-        assert config.together == written
+    for text in ("[18.10,18.1]", "18.10 18.1", "18.10"):
+        config = compose("ablate_heads", AblateHeadsConfig, [f"together={text}"])
+        assert config.together == text
         file = tmp_path / "my.yaml"
         file.write_text(strict_yaml.dump(config.model_dump(mode="json")), encoding="utf-8")
         assert compose("ablate_heads", AblateHeadsConfig, files=[file]) == config
-        for line in (f"together: '{written}'", f"together: {written}"):
+        for line in (f"together: '{text}'", f"together: {text}"):
             file.write_text(line)
             if line.endswith("18.10 18.1") or "'" in line:
                 again = compose("ablate_heads", AblateHeadsConfig, files=[file])
-                assert again.together == written
+                assert again.together == text
             else:
                 with pytest.raises(InterpError, match=r"of a number 18\.10 only 18\.1"):
                     compose("ablate_heads", AblateHeadsConfig, files=[file])

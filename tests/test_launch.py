@@ -58,7 +58,7 @@ def test_a_run_prints_its_results_and_keeps_them(
     assert manifest["status"] == "done"
     assert manifest["seed"] == 3
     assert manifest["command"] == ["python", "-m", "experiments.find_sinks", "out=a/b", "seed=3"]
-    assert manifest["files"].keys() == {"config.yaml", "figures/map.png", "table.csv"}
+    assert manifest["files"].keys() == {"config.yaml", "figures/map.png", "methods.txt", "table.csv"}
     assert "wrote a table" in Path("a/b/log.txt").read_text(encoding="utf-8")
     assert sorted(path.name for path in here.iterdir()) == ["a"]
 
@@ -280,7 +280,7 @@ def test_help_is_quick_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("An experiment for the tests of the front door.")
     for line in (
-        "python -m experiments.find_sinks [--config FILE.yaml] [key=value ...]",
+        "python -m experiments.find_sinks [--config FILE.yaml] [--multirun] [key=value ...]",
         "first_k=4                 integer > 0. Positions that the role sink_first_k takes",
         "with prompts=text (the default): Windows of plain text",
         "prompts.texts=            needed; list of texts.",

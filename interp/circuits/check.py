@@ -28,6 +28,7 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.circuits.faithfulness import Faithfulness
 from interp.circuits.head_sets import Head, HeadSet, relabelled, relabellings
 from interp.editing.edits import Edit, Replace
 from interp.editing.sites import Site, check_site
@@ -59,7 +60,7 @@ def check_circuit(
     mean_within: MeanWithin = "length",
     n_random: int = 20,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> Faithfulness:
     """The metric with only the heads of each set, and without them, beside random sets.
 
     Args:
@@ -70,9 +71,7 @@ def check_circuit(
         n_random: random sets for each set, by ``seed``.
 
     Returns:
-        a table as ``tables.HEAD_SETS_PER_PROMPT`` describes, for
-        :func:`interp.circuits.faithfulness.summarise`; and the largest difference that the sweep had from
-        plain forward passes.
+        a row a set and prompt, as ``tables.HEAD_SETS_PER_PROMPT`` describes, and its summary.
 
     Raises:
         InterpError: no sets, two of one name, a head that is not there, a mean over no or one prompt, or
@@ -106,7 +105,8 @@ def check_circuit(
     full = [replace(part, names=names, values=_of_rows(part, places)) for part in measured]
     edit = "mean by template" if how == "mean" and mean_within == "template" else how
     chosen = metric_for(task, metric).name
-    return as_table(model, task, full, edit, chosen, HEAD_SETS_PER_PROMPT), difference
+    table = as_table(model, task, full, edit, chosen, HEAD_SETS_PER_PROMPT)
+    return Faithfulness(table, difference)
 
 
 def goes_with(example: Example, how: How, mean_within: MeanWithin) -> tuple[int, str]:

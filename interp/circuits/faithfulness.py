@@ -22,14 +22,18 @@ the ratio or of the whole curve: heads and random sets are held.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from matplotlib.figure import Figure
 
+from interp.circuits.faithfulness_figure import growing_and_named
 from interp.errors import InterpError
 from interp.results import stats
+from interp.results.findings import Findings
 from interp.results.tables import FAITHFULNESS_AREAS, HEAD_SETS
 
 UNDEFINED = "the interval of metric(all heads) − metric(no heads) holds 0"
@@ -38,6 +42,28 @@ ASKED = ["model", "task", "edit", "metric"]
 SHORT = ["set", "size", "faithfulness", "ci_low", "ci_high", "random", "p"]
 SHORT += ["without", "random_without", "p_without"]
 """Columns of a short table."""
+
+
+class Faithfulness(Findings):
+    """What sets of heads do, alone and taken away, summed up as ``tables.HEAD_SETS`` in their order."""
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """The faithfulness of each set; see :func:`summarise`."""
+        return summarise(self.per_prompt)
+
+    @cached_property
+    def areas(self) -> pd.DataFrame:
+        """CPR and CMD of growing sets; see :func:`areas`."""
+        return areas(self.per_prompt)
+
+    def top(self, n: int = 10) -> pd.DataFrame:
+        """The first ``n`` sets in short."""
+        return self.summary[SHORT].head(n)
+
+    def figure(self) -> Figure:
+        """Growing sets as curves, named ones as bars, beside random sets."""
+        return growing_and_named(self.summary, self.areas)
 
 
 def summarise(per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:

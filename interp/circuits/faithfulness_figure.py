@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.results.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE, Drawing
 
 KEPT = (
     ("faithfulness", "ci", "random", "only these heads kept"),
@@ -33,7 +33,7 @@ def growing_and_named(table: pd.DataFrame, areas: pd.DataFrame) -> Figure:
     named = table[table.family == "named"][::-1]
     with matplotlib.rc_context(STYLE):
         height = 3.6 + (0.7 + 0.24 * len(named) if len(named) else 0)
-        figure = Figure(figsize=(7.6, height), layout="constrained", dpi=150)
+        figure = Drawing(7.6, height)
         ratios = [2.6, 0.4 + 0.24 * len(named)] if len(named) else [1]
         axes = figure.subplots(len(ratios), 2, squeeze=False, sharey="row", height_ratios=ratios)
         for j, (column, ends, random, title) in enumerate(KEPT):

@@ -12,7 +12,7 @@ from pydantic import (
 
 from interp.circuits.head_sets import SHARES, Head, check_classes, classes_in, heads_in
 from interp.config.common import Listed, NonEmpty, Strict
-from interp.config.effects import AnyTask, EffectConfig, LittleWorld
+from interp.config.effects import AnyTask, LittleWorld, TaskConfig
 from interp.errors import InterpError
 
 
@@ -120,7 +120,7 @@ AnyCircuit = Annotated[
 ]
 
 
-class CheckCircuitConfig(EffectConfig):
+class CheckCircuitConfig(TaskConfig):
     """Only a set of heads kept, all others ablated."""
 
     task: AnyTask = Field(
@@ -170,5 +170,10 @@ class CheckCircuitConfig(EffectConfig):
         if self.mean_within != "length" and self.ablation != "mean":
             raise ValueError(
                 f"mean_within is read with ablation=mean only, and ablation is {self.ablation}"
+            )
+        if self.ranking == "attribution" and self.metric in ("kl", "flips"):
+            raise ValueError(
+                f"metric={self.metric} has no gradient at the clean prompt, which ranking=attribution takes; "
+                "expected another metric, or ranking=patching"
             )
         return self

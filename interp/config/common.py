@@ -22,6 +22,9 @@ from pydantic import (
     model_validator,
 )
 
+from interp.circuits.head_sets import heads_in
+from interp.errors import InterpError
+
 
 def _as_tuple(value: object) -> object:
     """YAML knows lists only; a frozen value holds a tuple."""
@@ -33,8 +36,30 @@ def _as_switch(value: object) -> object:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
+def _as_names(value: object) -> object:
+    """Names, of which some may look like numbers."""
+    if not isinstance(value, list):
+        return value
+    return tuple(str(one) if type(one) is int else one for one in value)
+
+
+def _as_heads(value: object) -> object:
+    """Heads stay the text they are written as: of a number 18.10 only 18.1 would be left."""
+    if not isinstance(value, str):
+        raise ValueError(
+            "expected one text such as '18.6 17.3', in quotes: of a number 18.10 only 18.1 would be left"
+        )
+    try:
+        heads_in(value)
+    except InterpError as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
 NonEmpty = Annotated[str, Field(min_length=1)]
+Heads = Annotated[NonEmpty, BeforeValidator(_as_heads)]
 Listed = BeforeValidator(_as_tuple)
+Named = BeforeValidator(_as_names)
 
 
 class Strict(BaseModel):
@@ -119,12 +144,33 @@ class Given(Strict):
         description="The prompts, one text each.",
         examples=["'When Mary and John went'", '\'["one, two","three, four"]\''],
     )
+    templates: Annotated[tuple[NonEmpty, ...], Listed] | None = Field(
+        default=None,
+        description="What each text was made from, by a name of yours: texts of one template are dependent, "
+        "and intervals and tests take whole templates; null: each stands alone.",
+        examples=["[lake,lake,shop,shop]"],
+    )
     truncate: bool = Field(
         default=False, description="Cut a prompt at the model's context length; false: refuse it."
     )
 
+    @model_validator(mode="after")
+    def _one_template_each(self) -> Given:
+        if self.templates is not None and len(self.templates) != len(self.texts):
+            raise ValueError(
+                f"templates holds {len(self.templates)} names for {len(self.texts)} texts; expected one each"
+            )
+        return self
+
 
 Prompts = Annotated[RepeatedRandom | Text | Given, Field(discriminator="kind")]
+Correction = Annotated[
+    Literal["bh", "by"],
+    Field(
+        description="How q holds false discoveries: bh, Benjamini–Hochberg, for tests that are independent "
+        "or depend positively; by, Benjamini–Yekutieli, for any, and stricter."
+    ),
+]
 
 
 # --- what every experiment shares ----------------------------------------------------------------
@@ -150,12 +196,71 @@ class ReproduceConfig(AnyRun):
     """Keys of `reproduce`."""
 
     run: NonEmpty = Field(description="The run folder to run again.", examples=["runs/first"])
+    out: NonEmpty | None = Field(
+        default=None,
+        description="The folder of the verdicts, and of the second run in again/; null: runs/reproduce/ and "
+        "the time in UTC.",
+        examples=["runs/first_again"],
+        json_schema_extra={"also": ["output", "to", "folder"]},
+    )
     atol: float = Field(
         default=1e-4, ge=0, description="Tolerance of a number: atol + rtol × what it was."
     )
     rtol: float = Field(
         default=1e-3, ge=0, description="The part of it that grows with the number."
     )
+
+
+class ReportConfig(AnyRun):
+    """Keys of `report`."""
+
+    out: NonEmpty | None = Field(
+        default=None,
+        description="The page; null: runs/report/ and the time in UTC.",
+        examples=["report.html"],
+        json_schema_extra={"also": ["output", "to", "file"]},
+    )
+    overwrite: bool = Field(default=False, description="Replace the report that `out` is already.")
+    runs: Annotated[tuple[NonEmpty, ...], Listed] = Field(
+        min_length=1, description="The run folders to show.", examples=["[runs/first,runs/second]"]
+    )
+    viewer: bool = Field(
+        default=True,
+        description="Load the model of each run, and show where chosen heads look.",
+    )
+    heads: Heads | None = Field(
+        default=None,
+        description="Those heads, as layer.head (18.10 is not 18.1); null: the best of the run's own table.",
+        examples=["[1.3,0.5]"],
+    )
+    n_heads: PositiveInt = Field(default=6, description="How many of the best.")
+    prompts: Annotated[tuple[NonEmpty, ...], Named] | None = Field(
+        default=None,
+        min_length=1,
+        description="The prompts shown, by name, or by number from 0; null: the first two of the run.",
+        examples=["[0,5]", "[random-50x2-3]"],
+    )
+    longest: PositiveInt = Field(
+        default=512,
+        description="Tokens of a prompt of which every weight is shown; of longer ones the `k` largest.",
+    )
+    k: PositiveInt = Field(
+        default=32,
+        description="Of a longer prompt, largest weights and lengths of each query; the rest is added up.",
+    )
+    most_rows: PositiveInt = Field(
+        default=2000, description="Rows of a table that go into the page, from the first."
+    )
+
+    @model_validator(mode="after")
+    def _read_where_given(self) -> ReportConfig:
+        for key in ("heads", "prompts"):
+            if not self.viewer and getattr(self, key) is not None:
+                raise ValueError(f"{key} is for the viewer, and viewer is false")
+        default = type(self).model_fields["n_heads"].default
+        if self.heads is not None and self.n_heads != default:
+            raise ValueError("n_heads is read where heads are not given, and they are")
+        return self
 
 
 class RunConfig(AnyRun):

@@ -12,9 +12,19 @@ from pydantic import (
     model_validator,
 )
 
-from interp.circuits.head_sets import heads_in
-from interp.config.common import BatchTokens, Listed, NonEmpty, Prompts, RunConfig, Strict, Text
-from interp.errors import InterpError
+from interp.config.common import (
+    BatchTokens,
+    Correction,
+    Heads,
+    Listed,
+    NonEmpty,
+    Prompts,
+    RunConfig,
+    Strict,
+    Text,
+)
+from interp.scoring.roles import ROLES, Role
+from interp.sinks.prompt_length import least_for_effects, least_for_masses
 
 
 class Copying(Strict):
@@ -70,12 +80,27 @@ class LittleWorld(Strict):
 AnyMetric = Literal[
     "logit_difference", "log_probability", "probability_difference", "loss", "kl", "flips"
 ]
+# Those with a gradient; that of kl is 0 where nothing has been changed yet.
+GradedMetric = Literal[
+    "logit_difference", "log_probability", "probability_difference", "loss", "kl"
+]
+SlopedMetric = Literal["logit_difference", "log_probability", "probability_difference", "loss"]
 AnyTask = Annotated[
     Copying | IndirectObjects | GreaterThan | Pronouns | LittleWorld, Field(discriminator="kind")
 ]
 
+# What a task has something for: see interp/editing/metrics.py.
+OF_ONE_ANSWER = ("logit_difference", "log_probability", "kl", "flips")
+METRICS_OF: dict[str, tuple[str, ...]] = {
+    "copying": ("loss", "kl", "flips"),
+    "indirect_objects": OF_ONE_ANSWER,
+    "greater_than": ("probability_difference", "kl", "flips"),
+    "pronouns": OF_ONE_ANSWER,
+    "little_world": OF_ONE_ANSWER,
+}
 
-class EffectConfig(RunConfig):
+
+class TaskConfig(RunConfig):
     """What the experiments share that change something in the model and measure what comes of it."""
 
     task: AnyTask = Field(
@@ -86,13 +111,29 @@ class EffectConfig(RunConfig):
     metric: AnyMetric | None = Field(
         default=None,
         description="What is measured; null: the loss for copying, the probability difference for "
-        "greater_than, else the logit difference.",
+        "greater_than, else the logit difference. kl and flips are for any task, log_probability where "
+        "the logit difference is.",
     )
     confidence: float = Field(
         default=0.95, gt=0, lt=1, description="Level of the intervals over templates, a share."
     )
     top: PositiveInt = Field(default=10, description="Rows printed; the files hold all heads.")
     batch_tokens: BatchTokens = 4096
+
+    @model_validator(mode="after")
+    def _metric_of_the_task(self) -> TaskConfig:
+        known = METRICS_OF[self.task.kind]
+        if self.metric is not None and self.metric not in known:
+            raise ValueError(
+                f"metric={self.metric} is not for task={self.task.kind}: expected one of {', '.join(known)}"
+            )
+        return self
+
+
+class EffectConfig(TaskConfig):
+    """The same for those that test many effects at once."""
+
+    correction: Correction = "bh"
 
 
 class AblateHeadsConfig(EffectConfig):
@@ -112,7 +153,7 @@ class AblateHeadsConfig(EffectConfig):
         description="Keep the attention patterns of later layers as they were: the effect then goes "
         "through values only. Writes patterns out: layers × heads × length² numbers a prompt, 2 GB at most.",
     )
-    together: NonEmpty | None = Field(
+    together: Heads | None = Field(
         default=None,
         description="Heads that are also ablated together, as layer.head (18.10 is not 18.1), beside random "
         "sets of their layers; null: none.",
@@ -124,27 +165,18 @@ class AblateHeadsConfig(EffectConfig):
         description="Random sets beside `together`: as many other heads of the same layers.",
     )
 
-    @field_validator("together", mode="before")
-    @classmethod
-    def _heads_as_text(cls, together: object) -> object:
-        if together is None:
-            return None
-        if not isinstance(together, str):
-            raise ValueError(
-                "expected one text such as '18.6 17.3', in quotes: of a number 18.10 only 18.1 would be left"
-            )
-        try:
-            heads_in(together)
-        except InterpError as error:
-            raise ValueError(str(error)) from error
-        return together
-
     @model_validator(mode="after")
     def _mean_only(self) -> AblateHeadsConfig:
         if self.mean_over != "position" and self.ablation != "mean":
             raise ValueError(
                 f"mean_over is read with ablation=mean only, and ablation is {self.ablation}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _beside_a_set(self) -> AblateHeadsConfig:
+        if self.together is None and self.n_random != type(self).model_fields["n_random"].default:
+            raise ValueError("n_random is read with together only, and together is null")
         return self
 
 
@@ -170,10 +202,23 @@ class PatchHeadsConfig(EffectConfig):
         "time; all: one position at a time, for prompts of one length.",
     )
 
+    @model_validator(mode="after")
+    def _places_there_are(self) -> PatchHeadsConfig:
+        if self.positions == "places" and self.task.kind == "copying":
+            raise ValueError(
+                "positions=places: task=copying names no places; take positions=all, or another task"
+            )
+        return self
+
 
 class AttributeHeadsConfig(PatchHeadsConfig):
     """Patches estimated from gradients, some of them audited."""
 
+    metric: GradedMetric | None = Field(
+        default=None,
+        description="What is measured; null: the loss for copying, the probability difference for "
+        "greater_than, else the logit difference. kl is for any task, and with direction=noise takes steps.",
+    )
     steps: PositiveInt | None = Field(
         default=None,
         description="Points of integrated gradients on the way between the two prompts; null: the gradient "
@@ -195,6 +240,11 @@ class AttributeHeadsConfig(PatchHeadsConfig):
     def _each_where_it_is_read(self) -> AttributeHeadsConfig:
         if self.correct_qk and self.site not in ("q", "k"):
             raise ValueError(f"correct_qk is for site=q and site=k, and site is {self.site}")
+        if self.metric == "kl" and self.direction == "noise" and self.steps is None:
+            raise ValueError(
+                "metric=kl: its gradient at the clean prompt, where direction=noise begins, is 0; give "
+                "steps, or another metric"
+            )
         if self.audit == 0 and self.n_random != type(self).model_fields["n_random"].default:
             raise ValueError("n_random is read with an audit only, and audit is 0")
         return self
@@ -227,6 +277,11 @@ class TracePathsConfig(EffectConfig):
                 raise ValueError("logits stands alone: give it without other receivers")
             if text != "logits" and not re.fullmatch(r"[qkv]\d+\.\d+", text):
                 raise ValueError(f"{text!r}: expected logits, or such as q2.5, k1.3, v1.0")
+            if re.match(r"[qkv]0+\.", text):
+                raise ValueError(f"{text!r}: no head comes before layer 0; expected a later layer")
+        ends = [(text[0], *map(int, text[1:].split("."))) for text in receivers if text != "logits"]
+        if len(set(ends)) < len(ends):
+            raise ValueError(f"one of {', '.join(receivers)} is there twice; expected each once")
         return receivers
 
     @model_validator(mode="after")
@@ -241,6 +296,11 @@ class TracePathsConfig(EffectConfig):
 class WeightVsInfluenceConfig(EffectConfig):
     """Attention weights beside causal effects."""
 
+    metric: SlopedMetric | None = Field(
+        default=None,
+        description="What is measured, also by a gradient at the clean prompt; null: the loss for copying, "
+        "the probability difference for greater_than, else the logit difference.",
+    )
     target: NonEmpty | None = Field(
         default=None,
         description="Where heads should look: answer (earlier occurrences of it), a named place of the "
@@ -264,6 +324,16 @@ class WeightVsInfluenceConfig(EffectConfig):
     n_top: PositiveInt = Field(
         default=5, description="Heads of most weight held against random heads of their layers."
     )
+
+    @model_validator(mode="after")
+    def _target_of_copying(self) -> WeightVsInfluenceConfig:
+        """Of the other tasks the places are known when their prompts are made."""
+        roles = sorted(name for name, one in ROLES.items() if isinstance(one, Role))
+        if self.task.kind == "copying" and self.target not in (None, *roles):
+            raise ValueError(
+                f"target={self.target} is not for task=copying: expected one of {', '.join(roles)}"
+            )
+        return self
 
 
 class SplitEffectsConfig(EffectConfig):
@@ -315,6 +385,7 @@ class KnockOutSinksConfig(RunConfig):
     confidence: float = Field(
         default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
     )
+    correction: Correction = "bh"
     batch_tokens: BatchTokens = 4096
 
     @model_validator(mode="after")
@@ -322,4 +393,17 @@ class KnockOutSinksConfig(RunConfig):
         for key, given in (("knock_outs", self.knock_outs), ("first_keys", self.first_keys)):
             if len(set(given)) < len(given):
                 raise ValueError(f"{key} holds something twice; expected each once")
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_them(self) -> KnockOutSinksConfig:
+        """Of text; the lengths of other prompts are known when they are made."""
+        least = max(
+            least_for_effects(self.first_keys, self.n_random), least_for_masses(self.first_keys)
+        )
+        if isinstance(self.prompts, Text) and self.prompts.length < least:
+            raise ValueError(
+                f"prompts.length={self.prompts.length} is too short for first_keys of {max(self.first_keys)}"
+                f"{' and a control' if self.n_random else ''}: expected at least {least}"
+            )
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     Field,
@@ -11,7 +11,16 @@ from pydantic import (
     model_validator,
 )
 
-from interp.config.common import Listed, NonEmpty, Prompts, RepeatedRandom, RunConfig, Strict, Text
+from interp.config.common import (
+    Correction,
+    Listed,
+    NonEmpty,
+    Prompts,
+    RepeatedRandom,
+    RunConfig,
+    Strict,
+    Text,
+)
 from interp.scoring.roles import ROLES, check_names
 
 
@@ -26,11 +35,31 @@ class ScoreConfig(RunConfig):
     confidence: float = Field(
         default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
     )
+    correction: Correction = "bh"
     top: PositiveInt = Field(default=10, description="Rows printed; the files hold all heads.")
     batch_size: PositiveInt | None = Field(
         default=None,
         description="Prompts in one forward pass; null: decided by the prompts' length.",
     )
+
+
+class FindConfig(ScoreConfig):
+    """What the experiments share that are about these scores."""
+
+    nulls: Annotated[tuple[Literal["random_init", "shuffled"], ...], Listed] = Field(
+        default=(),
+        description="Further nulls, in nulls.csv: random_init, the same architecture with weights drawn anew "
+        "(takes the memory of a second model); shuffled, the prompts' tokens in another order. Each takes as "
+        "long as the scores.",
+        examples=["[random_init,shuffled]"],
+    )
+
+    @field_validator("nulls")
+    @classmethod
+    def _each_null_once(cls, nulls: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(nulls)) < len(nulls):
+            raise ValueError("holds something twice; expected each once")
+        return nulls
 
 
 FirstK = Annotated[
@@ -39,7 +68,7 @@ FirstK = Annotated[
 ]
 
 
-class FindHeadsConfig(ScoreConfig):
+class FindHeadsConfig(FindConfig):
     """All roles in one pass."""
 
     roles: Annotated[tuple[NonEmpty, ...], Listed] = Field(
@@ -76,7 +105,7 @@ class SinkRate(Strict):
     )
 
 
-class FindSinksConfig(ScoreConfig):
+class FindSinksConfig(FindConfig):
     """Attention sinks, looked for in plain text: there a head has nothing else to do."""
 
     prompts: Prompts = Field(
@@ -92,11 +121,11 @@ class FindSinksConfig(ScoreConfig):
     )
 
 
-class FindPreviousTokenConfig(ScoreConfig):
+class FindPreviousTokenConfig(FindConfig):
     """Heads that look one token back."""
 
 
-class FindInductionConfig(ScoreConfig):
+class FindInductionConfig(FindConfig):
     """Heads that look at the token after an earlier copy of the current one."""
 
 

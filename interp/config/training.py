@@ -12,6 +12,7 @@ from pydantic import (
 
 from interp.config.common import (
     AnyRun,
+    Correction,
     Listed,
     NonEmpty,
     Prompts,
@@ -32,6 +33,7 @@ class FormHeadsConfig(RunConfig):
     confidence: float = Field(
         default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
     )
+    correction: Correction = "bh"
     until: PositiveInt = Field(
         default=1500,
         description="Training step at which the new training stops; 100 steps take about 40 seconds.",

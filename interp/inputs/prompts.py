@@ -53,6 +53,8 @@ class Prompt:
         bos_id: the tokenizer's BOS id, or None if it has none (or there is no tokenizer).
         text: the text it came from, if any.
         truncated_from: number of tokens before truncation, if any were cut.
+        template: what it was made from: prompts of one template are dependent, so that intervals and
+            tests take them together; None: it stands alone.
     """
 
     ids: tuple[int, ...]
@@ -60,10 +62,16 @@ class Prompt:
     bos_id: int | None = None
     text: str | None = None
     truncated_from: int | None = None
+    template: str | None = None
 
     def __post_init__(self) -> None:
         if not self.ids:
             raise InterpError(f"prompt {self.name} is empty: expected at least one token")
+
+    @property
+    def group(self) -> str:
+        """What it counts as one observation with: its template, or itself alone."""
+        return self.name if self.template is None else self.template
 
     @property
     def has_bos(self) -> bool:
@@ -162,22 +170,35 @@ def text_prompts(
 
 
 def given_prompts(
-    model: Model, texts: Iterable[str], *, bos: Bos = "tokenizer", truncate: bool = False
+    model: Model,
+    texts: Iterable[str],
+    *,
+    bos: Bos = "tokenizer",
+    truncate: bool = False,
+    templates: Sequence[str] | None = None,
 ) -> list[Prompt]:
     """The user's own texts; one over the context is refused, or cut and recorded if ``truncate``.
 
+    Args:
+        templates: what each text was made from; None: each stands alone.
+
     Raises:
-        InterpError: no text, an empty one, one over the context, or none of more than one token.
+        InterpError: no text, an empty one, one over the context, none of more than one token, or not a
+            template for each.
     """
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    if templates is not None and len(templates) != len(texts):
+        raise InterpError(f"templates: {len(templates)} for {len(texts)} texts; expected one each")
     prompts = []
-    for index, text in enumerate([texts] if isinstance(texts, str) else texts):
+    for index, text in enumerate(texts):
         ids = encode(model.tokenizer, text, bos=bos)
         whole = None
         if truncate and model.n_ctx is not None and len(ids) > model.n_ctx:
             whole, ids = len(ids), ids[: model.n_ctx]
         check_length(ids, model.n_ctx, f"prompt {index}", "shorten it or ask for truncation")
         token = bos_id(model.tokenizer)
-        prompts.append(Prompt(tuple(ids), f"given-{index}", token, text, whole))
+        template = None if templates is None else templates[index]
+        prompts.append(Prompt(tuple(ids), f"given-{index}", token, text, whole, template))
     if not prompts:
         raise InterpError("no prompts: expected at least one text")
     if all(len(prompt.ids) == 1 for prompt in prompts):
@@ -262,22 +283,44 @@ def read_text(path: str | Path) -> str:
 
 def dataset_text(name: str, split: str = "train", column: str = "text", rows: int = 2000) -> str:
     """The first ``rows`` rows of a Hugging Face data set's column, as one text (needs its network)."""
-    import datasets
-
-    try:
-        found = datasets.load_dataset(name, split=split, streaming=True)
-        texts = [row[column] for row in found.take(rows)]
-    except KeyError:
-        raise InterpError(f"data set {name} has no column {column!r}") from None
-    except RuntimeError as error:
-        raise InterpError(f"data set {name}: {error}") from error
-    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InterpError(f"data set {name}, split {split}: cannot be loaded: {reason}") from error
+    found = dataset_rows(name, split, first=rows)
+    if any(column not in row for row in found):
+        raise InterpError(f"data set {name} has no column {column!r}")
+    texts = [row[column] for row in found]
     wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
     if wrong:
         raise InterpError(f"data set {name}, column {column!r} holds {wrong[0]}: expected text")
     return "\n\n".join(texts)
+
+
+def dataset_rows(
+    name: str,
+    split: str,
+    *,
+    subset: str | None = None,
+    revision: str | None = None,
+    first: int | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of a Hugging Face data set: of a hub's by its name, or of a folder of data files.
+
+    Args:
+        subset: one of its configurations, if it has several.
+        revision: branch, tag or commit.
+        first: read no more than so many, and download no more than needed; None: all, of which a copy stays
+            in Hugging Face's cache and serves without a network.
+
+    Raises:
+        InterpError: it can't be had, for the reason that ``datasets`` gives.
+    """
+    import datasets
+
+    options: dict[str, Any] = {"split": split, "revision": revision, "streaming": first is not None}
+    try:
+        found = datasets.load_dataset(name, subset, **options)
+        return [dict(row) for row in (found if first is None else found.take(first))]
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InterpError(f"data set {name}, split {split}: cannot be loaded: {reason}") from error
 
 
 def describe_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
@@ -285,6 +328,7 @@ def describe_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
     lengths = [len(prompt.ids) for prompt in prompts]
     return {
         "n_prompts": len(prompts),
+        "n_templates": len({prompt.group for prompt in prompts}),
         "n_tokens": sum(lengths),
         "shortest": min(lengths),
         "longest": max(lengths),

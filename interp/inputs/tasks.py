@@ -4,7 +4,7 @@
   token (the earliest that can be known from the copy). In the corrupted prompt other random tokens stand
   in the place of the first copy, so that there is nothing to copy.
 - :func:`little_world`: held-out stories of the world that the default model was trained on, in pairs
-  that differ in what decides (:mod:`interp.little_world.world`); the corrupted prompt is the other of the
+  that differ in what decides (:mod:`interp.pretraining.world`); the corrupted prompt is the other of the
   pair.
 
 Tasks of English sentences are in :mod:`interp.inputs.sentences` and :mod:`interp.inputs.years`.
@@ -29,9 +29,9 @@ from typing import Literal
 from interp.arguments import whole_numbers
 from interp.errors import InterpError
 from interp.inputs.prompts import Prompt, repeated_random_prompts
-from interp.little_world.world import held_out_pairs
 from interp.models.model import Model, check_loaded
 from interp.models.tokens import Bos, bos_id, check_ids, check_length, encode, plain_ids
+from interp.pretraining.world import held_out_pairs
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Example:
         answers, wrongs: the same where several tokens are right and several wrong; they come together.
         scored: positions whose tokens' loss counts; empty for a task with an answer.
         corrupted: a prompt of the same length without the clean one's answer, or None.
-        template: examples of one template are dependent.
+        template: examples of one template are dependent; the prompt takes it over if it has none.
         places: (name, position) of tokens that matter, the same in the corrupted prompt.
     """
 
@@ -65,6 +65,8 @@ class Example:
                     f"example: expected a Prompt, such as given_prompts makes, got a {type(prompt).__name__}"
                 )
         name, n = self.prompt.name, len(self.prompt.ids)
+        if self.template and self.prompt.template is None:
+            object.__setattr__(self, "prompt", replace(self.prompt, template=self.template))
         self._take_integers()
         if self.answer is None and not self.answers and not self.scored:
             raise InterpError(f"example {name}: expected an answer, answers, or positions to score")
@@ -187,10 +189,13 @@ def copying(
     """
     if period < 2:
         raise InterpError(f"period={period}: expected 2 or more tokens, so that one can be copied")
-    prompts, others = (
-        repeated_random_prompts(model, n_prompts=n_prompts, periods=[period], bos=bos, seed=one)
-        for one in (seed, seed + 1_000_003)
-    )
+    try:
+        prompts, others = (
+            repeated_random_prompts(model, n_prompts=n_prompts, periods=[period], bos=bos, seed=one)
+            for one in (seed, seed + 1_000_003)
+        )
+    except InterpError as error:
+        raise InterpError(f"copying, period={period}: {error}") from None
     examples = []
     for prompt, other in zip(prompts, others, strict=True):
         n = len(prompt.ids)

@@ -38,6 +38,7 @@ from interp.inputs.tasks import Example, Task, check_asked
 from interp.interventions.effects import NamedCell, Options, effects_of, recorded
 from interp.models.forward import batches
 from interp.models.model import Model
+from interp.results.findings import Effects
 from interp.results.tables import EFFECTS_PER_PROMPT
 
 How = Literal["zero", "mean", "resample"]
@@ -58,7 +59,7 @@ def ablate_heads(
     mean_over: MeanOver = "position",
     hold_patterns: bool = False,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> Effects:
     """The effect of ablating each query head, on every example.
 
     Args:
@@ -67,8 +68,7 @@ def ablate_heads(
         hold_patterns: keep the attention patterns of later layers as in the clean run.
 
     Returns:
-        a table as ``tables.EFFECTS_PER_PROMPT`` describes, and the largest difference that the sweep
-        had from plain forward passes.
+        a row a head and prompt, as ``tables.EFFECTS_PER_PROMPT`` describes, and its summary.
 
     Raises:
         InterpError: an unknown metric or one the task has nothing for, a resample without a donor, patterns
@@ -85,7 +85,7 @@ def ablate_heads(
         ]
 
     table, difference = effects_of(model, task, cells, edit=making.name, metric=metric, **options)
-    return making.with_donors(table), difference
+    return Effects(making.with_donors(table), difference)
 
 
 class Ablating:

@@ -22,6 +22,7 @@ from typing import Unpack
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from interp.editing.edits import Replace
 from interp.editing.metrics import positions
@@ -30,11 +31,21 @@ from interp.editing.sites import Site, StreamKind
 from interp.inputs.tasks import Example, Task
 from interp.interventions.ablation import How, ablate_heads, new_outputs
 from interp.interventions.effects import NamedCell, Options, effects_of
+from interp.interventions.influence_figure import direct_and_total
 from interp.interventions.outputs import Ending, Writing, observed, sites_for_outputs
 from interp.models.forward import BATCH_TOKENS
 from interp.models.model import Model
+from interp.results.findings import Effects
 
 PARTS = ("total", "direct", "norm", "later")
+
+
+class SplitEffects(Effects):
+    """Total effects and their parts."""
+
+    def figure(self) -> Figure:
+        """Each head a dot: direct effect across, total effect up."""
+        return direct_and_total(self.summary)
 
 
 def decompose(
@@ -43,7 +54,7 @@ def decompose(
     how: How = "resample",
     metric: str | None = None,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> SplitEffects:
     """Total effect of ablating each head, and its parts, on every example.
 
     Args:
@@ -51,9 +62,8 @@ def decompose(
         metric: a name of ``metrics.METRICS``; None: that of ``metrics.usual_metric``.
 
     Returns:
-        a table as ``tables.EFFECTS_PER_PROMPT`` describes, with ``edit`` "zero total", "zero direct", "zero
-        norm" and "zero later" (or mean, resample), and the largest difference that the sweeps found to
-        plain forward passes.
+        a row a head, part and prompt, as ``tables.EFFECTS_PER_PROMPT`` describes, with ``edit`` "zero total",
+        "zero direct", "zero norm" and "zero later" (or mean, resample), and their summary.
 
     Raises:
         InterpError: a model whose heads' outputs or final norm can't be told apart (see
@@ -75,12 +85,12 @@ def decompose(
         found["total"].assign(edit=f"{how} {part}", effect=effect)
         for part, effect in zip(PARTS, effects, strict=True)
     ]
-    return pd.concat(tables, ignore_index=True), largest
+    return SplitEffects(pd.concat(tables, ignore_index=True), largest)
 
 
 def _written_only(
     model: Model, task: Task, how: How, metric: str | None, name: str, options: Options
-) -> tuple[pd.DataFrame, float]:
+) -> Effects:
     """The effect of what each head writes on the final stream alone; scale held ("direct") or not."""
 
     def cells(examples: Sequence[Example]) -> list[NamedCell]:

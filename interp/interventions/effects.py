@@ -34,6 +34,7 @@ from interp.inputs.prompts import Prompt
 from interp.inputs.tasks import Example, Task, check_asked, check_examples
 from interp.models.forward import BATCH_TOKENS, batches, logits_at
 from interp.models.model import Model
+from interp.results.findings import Effects
 from interp.results.tables import EFFECTS_PER_PROMPT
 
 NamedCell = tuple[dict[str, Any], Sequence[Edit]]
@@ -62,7 +63,7 @@ def effects_of(
     denoise: bool = False,
     normalise: bool = False,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> Effects:
     """Measure named cells on every example of a task.
 
     Args:
@@ -91,7 +92,8 @@ def effects_of(
         normalise=normalise,
         **options,
     )
-    return as_table(model, task, measured, edit, metric_for(task, metric).name), largest
+    table = as_table(model, task, measured, edit, metric_for(task, metric).name)
+    return Effects(table, largest)
 
 
 def measure_cells(

@@ -403,7 +403,7 @@ def audit(
     miss = (table.estimate - table.exact).abs()
     return Audit(
         table,
-        stats.spearman(sample.estimate.abs().to_numpy(), sample.exact.abs().to_numpy()),
+        float(stats.spearman(sample.estimate.abs().to_numpy(), sample.exact.abs().to_numpy())),
         float((np.sign(sample.estimate) == np.sign(sample.exact)).mean()),
         (_named(table.iloc[int(miss.to_numpy().argmax())]), float(miss.max())),
         difference,

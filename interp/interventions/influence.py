@@ -39,15 +39,12 @@ from interp.interventions.direct import decompose
 from interp.interventions.effects import Options, metric_for
 from interp.interventions.gradients import attribute, check_estimate
 from interp.interventions.outputs import Ending, Writing, sites_for_outputs
+from interp.interventions.quadrants import HEAD, Influence
 from interp.models.forward import BATCH_TOKENS, logits_at
 from interp.models.model import Model
 from interp.results.tables import INFLUENCE_PER_PROMPT
 from interp.scoring.roles import ROLES, Role
 from interp.scoring.scores import score_heads
-
-WEIGHTS = ("mass", "value_weighted", "direct_logit")
-EFFECTS = ("total_zero", "total_mean", "total_resample", "direct", "attribution")
-HEAD = ["layer", "head"]
 
 
 def weigh_heads(
@@ -57,7 +54,7 @@ def weigh_heads(
     metric: str | None = None,
     judged_by: How = "resample",
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> Influence:
     """Every quantity of every head on every example.
 
     Args:
@@ -68,8 +65,8 @@ def weigh_heads(
         judged_by: the ablation whose direct effect is taken.
 
     Returns:
-        a table as ``tables.INFLUENCE_PER_PROMPT`` describes, and the largest difference that the sweeps
-        found to plain forward passes.
+        a row a head and prompt, as ``tables.INFLUENCE_PER_PROMPT`` describes, its summary with the verdict on
+        each head, and how far weights and effects agree.
 
     Raises:
         InterpError: an unknown target, no example with one, or what the parts refuse.
@@ -118,7 +115,8 @@ def weigh_heads(
     for name in ("template", "task", "metric", "baseline", "clean", "corrupted"):
         table[name] = rest[name]
     table = table.reset_index().assign(model=model.name, target=role.name)
-    return INFLUENCE_PER_PROMPT.validate(table[list(INFLUENCE_PER_PROMPT.columns)]), largest
+    table = INFLUENCE_PER_PROMPT.validate(table[list(INFLUENCE_PER_PROMPT.columns)])
+    return Influence(table, largest, judged_by)
 
 
 def target_role(task: Task, target: str | None) -> Role:

@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from interp.results.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE, Drawing, with_unit
 
 NAMED = 8
-# Where a name may begin, seen from its point, in points: near it, above or below, then farther right.
-CORNERS = [(x, y) for x in (3, 22, 41) for y in (3, -9)]
+# Where a name may stand, seen from its point, in points: near it, above or below, right or left; then farther.
+CORNERS = [(side * x, y) for x in (3, 22, 41) for y in (3, -9, 13, -19) for side in (1, -1)]
 THREAD = {"arrowstyle": "-", "linewidth": 0.4, "color": "0.6", "shrinkA": 0, "shrinkB": 2}
 
 
@@ -36,10 +36,10 @@ def weight_and_influence(table: pd.DataFrame, agreement: pd.DataFrame, judge: st
         judge: the effect column that is drawn up the left panel.
     """
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10.5, 4.4), layout="constrained", dpi=150)
+        figure = Drawing(10.5, 4.4)
         left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
-        _scatter(left, table, judge)
         _matrix(right, agreement)
+        _scatter(left, table, judge)
         one = table.iloc[0]
         title = (
             f"{Path(one.model).name}, {one.task.replace('_', ' ')}: {one.n_prompts} prompts of "
@@ -61,7 +61,7 @@ def direct_and_total(table: pd.DataFrame) -> Figure:
     direct = direct.loc[total.index]
     one = table.iloc[0]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.6, 4.6), layout="constrained", dpi=150)
+        figure = Drawing(5.6, 4.6)
         axis = figure.subplots()
         ends = [
             min(total.effect.min(), direct.effect.min()),
@@ -79,6 +79,14 @@ def direct_and_total(table: pd.DataFrame) -> Figure:
             linewidth=0.8,
         )
         axis.plot(direct.effect, total.effect, "o", color=COLORS[0], markersize=4)
+        metric = with_unit(one.metric)
+        axis.set(xlabel=f"direct effect on {metric}", ylabel=f"total effect on {metric}")
+        how = one.edit.split()[0]
+        title = (
+            f"{Path(one.model).name}: {how} ablation of each head, {one.task.replace('_', ' ')}, "
+            f"{one.n_prompts} prompts; dashed: total = direct"
+        )
+        figure.suptitle(textwrap.fill(title, 66), size=9, parse_math=False)
         largest = total.effect.abs().nlargest(NAMED).index
         _name(
             axis,
@@ -87,14 +95,6 @@ def direct_and_total(table: pd.DataFrame) -> Figure:
                 for layer, head in largest
             ],
         )
-        metric = one.metric.replace("_", " ")
-        axis.set(xlabel=f"direct effect on {metric}", ylabel=f"total effect on {metric}")
-        how = one.edit.split()[0]
-        title = (
-            f"{Path(one.model).name}: {how} ablation of each head, {one.task.replace('_', ' ')}, "
-            f"{one.n_prompts} prompts; dashed: total = direct"
-        )
-        figure.suptitle(textwrap.fill(title, 66), size=9, parse_math=False)
     return figure
 
 
@@ -124,7 +124,7 @@ def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
     axis.set_yscale("symlog", linthresh=largest / 100)
     axis.set(
         xlabel=f"attention mass on {table.target.iloc[0]}",
-        ylabel=f"|{judge.replace('_', ' ')} effect|",
+        ylabel=f"|{judge.replace('_', ' ')} effect| on {with_unit(table.metric.iloc[0])}",
         xlim=(-0.02, 1.02),
         ylim=(0, largest * 1.6),
     )
@@ -136,7 +136,14 @@ def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
 
 
 def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """A name beside each point, at the first of its corners where it covers no other name."""
+    """A name beside each point, at the first of its corners within the axes where it covers no other name.
+
+    To be called when all else is drawn, so that the axes have their size.
+    """
+    figure = axis.get_figure(root=True)
+    if figure is not None and (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+    room = axis.get_window_extent()
     taken: list[Bbox] = []
     for text, x, y in points:
         for corner in CORNERS:
@@ -145,13 +152,16 @@ def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
                 (x, y),
                 xytext=corner,
                 textcoords="offset points",
+                ha="left" if corner[0] > 0 else "right",
                 va="bottom",
                 size=7,
                 arrowprops=THREAD,
             )
             label.get_window_extent()  # puts it in its place
             box = Text.get_window_extent(label)  # of the name alone, without the thread
-            if not any(box.overlaps(other) for other in taken) or corner == CORNERS[-1]:
+            inside = room.containsx(box.x0) and room.containsx(box.x1)
+            free = not any(box.overlaps(other) for other in taken)
+            if (inside and free) or corner == CORNERS[-1]:
                 break
             label.remove()
         taken.append(box)
@@ -171,4 +181,4 @@ def _matrix(axis: Axes, agreement: pd.DataFrame) -> None:
     axis.imshow(grid, vmin=-1, vmax=1, cmap="RdBu_r", aspect="auto")
     axis.set_xticks(range(len(columns)), [name.replace("_", "\n") for name in columns])
     axis.set_yticks(range(len(rows)), [name.replace("_", "\n") for name in rows])
-    axis.set_title("rank agreement of |weight| and |effect| over heads", size=9)
+    axis.set_title("rank agreement (Spearman) of |weight| and |effect| over heads", size=9)

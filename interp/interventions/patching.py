@@ -23,8 +23,6 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack
 
-import pandas as pd
-
 from interp.editing.edits import Replace
 from interp.editing.metrics import positions as read_positions
 from interp.editing.sites import HEAD_KINDS, Kind, Site, check_site
@@ -32,6 +30,7 @@ from interp.errors import InterpError
 from interp.inputs.tasks import Example, Task, check_asked
 from interp.interventions.effects import NamedCell, Options, check_corrupted, effects_of, recorded
 from interp.models.model import Model
+from interp.results.findings import Effects
 
 Direction = Literal["denoise", "noise"]
 Positions = Literal["together", "places", "all"]
@@ -49,7 +48,7 @@ def patch(
     *,
     only: Collection[tuple[int | str, ...]] | None = None,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> Effects:
     """The effect of patching each head (or layer), at all positions together or one at a time.
 
     Args:
@@ -62,8 +61,7 @@ def patch(
             (3,) is all of layer 3; every row if not given.
 
     Returns:
-        a table as ``tables.EFFECTS_PER_PROMPT`` describes, a row a cell and prompt, and the largest
-        difference that the sweeps found to plain forward passes.
+        a row a cell and prompt, as ``tables.EFFECTS_PER_PROMPT`` describes, and their summary.
 
     Raises:
         InterpError: an example without a corrupted prompt, a site the architecture does not have, no

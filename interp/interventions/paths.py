@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Unpack, get_args
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -32,6 +31,7 @@ from interp.inputs.tasks import Example, Task, check_asked
 from interp.interventions.effects import NamedCell, Options, check_corrupted, effects_of, recorded
 from interp.models.forward import BATCH_TOKENS
 from interp.models.model import Model
+from interp.results.findings import Effects
 
 Input = Literal["q", "k", "v"]
 
@@ -81,7 +81,7 @@ def trace_paths(
     *,
     together: bool = False,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> Effects:
     """The effect of the path from each earlier head to each receiver.
 
     Args:
@@ -90,8 +90,8 @@ def trace_paths(
         together: patch all receivers that are later than the sender at once: one row a sender.
 
     Returns:
-        a table as ``tables.EFFECTS_PER_PROMPT`` describes, ``layer`` and ``head`` being the sender's, and
-        the largest difference that the sweeps found to plain forward passes.
+        a row a path and prompt, as ``tables.EFFECTS_PER_PROMPT`` describes (``layer`` and ``head`` are the
+        sender's), and their summary.
 
     Raises:
         InterpError: an example without a corrupted prompt, a receiver that is not there or in the first
@@ -115,6 +115,12 @@ def trace_paths(
     return effects_of(model, task, cells, edit="path", metric=metric, normalise=True, **options)
 
 
+def n_paths(model: Model, receivers: Sequence[Receiver], together: bool) -> int:
+    """How many paths :func:`trace_paths` traces; without receivers, those to the logits."""
+    layers = [receiver.layer for receiver in receivers] or [model.n_layers]
+    return model.n_heads * (max(layers) if together else sum(layers))
+
+
 def _checked(model: Model, receivers: Sequence[Receiver | str]) -> list[Receiver]:
     if isinstance(receivers, Receiver):
         receivers = [receivers]
@@ -122,7 +128,10 @@ def _checked(model: Model, receivers: Sequence[Receiver | str]) -> list[Receiver
     if not found:
         raise InterpError("receivers: none given; expected such as k1.3, or logits")
     for receiver in found:
-        check_site(model, receiver.site)
+        try:
+            check_site(model, receiver.site)
+        except InterpError as error:
+            raise InterpError(f"receivers: {error}") from None
         if receiver.layer == 0:
             raise InterpError(
                 f"receiver {receiver}: no head comes before layer 0; nothing to trace"

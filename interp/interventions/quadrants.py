@@ -12,18 +12,68 @@ control, those of heads drawn at random from the same layers.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from matplotlib.figure import Figure
 
-from interp.interventions.influence import EFFECTS, HEAD, WEIGHTS
+from interp.interventions.influence_figure import weight_and_influence
 from interp.results import stats
+from interp.results.findings import Findings
 from interp.results.influence_tables import AGREEMENT, INFLUENCE, QUANTITIES
 
+WEIGHTS = ("mass", "value_weighted", "direct_logit")
+EFFECTS = ("total_zero", "total_mean", "total_resample", "direct", "attribution")
+HEAD = ["layer", "head"]
 QUADRANTS = ("looked at, used", "looked at, unused", "used, hardly looked at", "neither")
 N_DRAWS = 2_000
 
 PerTemplate = dict[str, Float[np.ndarray, "template head"]]
+
+
+class Influence(Findings):
+    """Weights and effects of every head: ``tables.INFLUENCE_PER_PROMPT``, summed up as ``tables.INFLUENCE``.
+
+    Attributes:
+        judge: the effect that decides whether a head is used: a name of ``EFFECTS``.
+    """
+
+    judge: str
+
+    def __new__(
+        cls, per_prompt: pd.DataFrame, largest_difference: float, judged_by: str = "resample"
+    ) -> Influence:
+        """Also by which ablation heads are judged."""
+        self = super().__new__(cls, per_prompt, largest_difference)
+        self.judge = f"total_{judged_by}"
+        return self
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """The verdict on each head; see :func:`summarise_influence`."""
+        return summarise_influence(self.per_prompt, judged_by=self.judge)
+
+    @cached_property
+    def agreement(self) -> pd.DataFrame:
+        """How far weights and effects rank heads alike; see :func:`rank_agreement`."""
+        return rank_agreement(self.per_prompt)
+
+    def top(self, n: int = 10) -> pd.DataFrame:
+        """The ``n`` heads of the largest judging effects, without what is best seen in the figure."""
+        return short(self.summary, self.judge).head(n)
+
+    def figure(self) -> Figure:
+        """Heads as dots, mass against effect; and the rank agreement of every weight with every effect."""
+        return weight_and_influence(self.summary, self.agreement, self.judge)
+
+
+def short(summary: pd.DataFrame, judge: str) -> pd.DataFrame:
+    """The columns of a short table."""
+    shown = ["quadrant", *HEAD, "mass", "null", "value_weighted", "direct_logit"]
+    shown += [judge, f"{judge}_low", f"{judge}_high", "share", "direct", "attribution", "q_effect"]
+    return summary[shown]
 
 
 def summarise_influence(
@@ -32,8 +82,9 @@ def summarise_influence(
     judged_by: str = "total_resample",
     least_mass: float = 0.1,
     least_share: float = 0.05,
-    level: float = 0.05,
+    level: float = stats.LEVEL,
     confidence: float = 0.95,
+    correction: stats.Correction = "bh",
     seed: int = 0,
 ) -> pd.DataFrame:
     """Every quantity of every head with its interval, and the quadrant; used heads first.
@@ -41,6 +92,7 @@ def summarise_influence(
     Args:
         per_prompt: a table as ``tables.INFLUENCE_PER_PROMPT`` describes.
         judged_by: the effect that decides: a name of ``EFFECTS``.
+        correction: how both q hold false discoveries over all heads.
     """
     values, heads = by_template(per_prompt)
     table = heads.copy()
@@ -55,10 +107,9 @@ def summarise_influence(
     for name in ("null", "chance"):
         table[name] = _mean(values[name])
     above = stats.sign_flip_p(values["mass"] - values["null"], seed=seed)
-    table["q_mass"] = stats.false_discovery_q(above)
+    table["q_mass"] = stats.false_discovery_q(above, correction)
     effect = values[judged_by]
-    both = [stats.sign_flip_p(sign * effect, seed=seed) for sign in (1, -1)]
-    table["q_effect"] = stats.false_discovery_q(np.minimum(1, 2 * np.minimum(*both)))
+    table["q_effect"] = stats.false_discovery_q(stats.two_sided_p(effect, seed=seed), correction)
     gap = values["corrupted"] - values["clean"]
     table["share"], _, _ = stats.ratio_interval(effect, gap, confidence=confidence, seed=seed)
     looked = (table.q_mass < level) & (table.mass > table.chance) & (table.mass >= least_mass)

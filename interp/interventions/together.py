@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import combinations, product
 from math import comb, prod
 from typing import Unpack
@@ -32,7 +33,17 @@ from interp.interventions.ablation import Ablating, How, MeanOver
 from interp.interventions.effects import NamedCell, Options, as_table, measure_cells, metric_for
 from interp.models.model import Model
 from interp.results import stats
+from interp.results.findings import Findings
 from interp.results.tables import ABLATED_SETS, ABLATED_SETS_PER_PROMPT
+
+
+class SetEffects(Findings):
+    """Effects of the named set and of random ones, summed up as ``tables.ABLATED_SETS``."""
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Mean effects over templates, and the p of the named set; see :func:`summarise_sets`."""
+        return summarise_sets(self.per_prompt)
 
 
 def ablate_together(
@@ -46,7 +57,7 @@ def ablate_together(
     hold_patterns: bool = False,
     n_random: int = 40,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> SetEffects:
     """The effect of ablating a named set of heads, and random sets, on every example.
 
     Args:
@@ -56,8 +67,7 @@ def ablate_together(
         n_random: random sets, by ``seed``; 0: none.
 
     Returns:
-        a table as ``tables.ABLATED_SETS_PER_PROMPT`` describes, and the largest difference that the sweep had
-        from plain forward passes.
+        a row a set and prompt, as ``tables.ABLATED_SETS_PER_PROMPT`` describes, and its summary.
 
     Raises:
         InterpError: no heads, one that is not there or is named twice, layers without other heads to compare
@@ -76,7 +86,7 @@ def ablate_together(
     measured, difference = measure_cells(model, task, cells, metric=metric, **options)
     chosen = metric_for(task, metric).name
     table = as_table(model, task, measured, making.name, chosen, ABLATED_SETS_PER_PROMPT)
-    return table, difference
+    return SetEffects(table, difference)
 
 
 def sets_of(
@@ -85,7 +95,10 @@ def sets_of(
     """("named", the heads) and ("random", others) so many times; refuses what can't be compared."""
     named = tuple(sorted(HeadSet("together", tuple(heads)).heads))
     for layer, head in named:
-        check_site(model, Site("z", layer, (head,)))
+        try:
+            check_site(model, Site("z", layer, (head,)))
+        except InterpError as error:
+            raise InterpError(f"together: {layer}.{head}: {error}") from None
     others = other_sets(named, model.n_heads, n_random, seed)
     return [("named", named), *(("random", one) for one in others)]
 

@@ -91,9 +91,9 @@ def measure(
         attention(*inputs)
         seconds.append(time.perf_counter() - start)
     flops = float("nan")
-    if way in _COUNTED:
+    if way in _COUNTED:  # from shapes alone: on torch's device without numbers
         with FlopCounterMode(display=False) as counter:
-            attention(*inputs)
+            attention(*(part.to("meta") for part in inputs))
         flops = float(counter.get_total_flops())
     memory = float("nan") if before is None or after is None else float(after - before)
     return Measured(seconds, memory, flops, output.numpy())

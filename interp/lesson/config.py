@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from interp.config.common import AnyRun, BatchTokens, Listed, NonEmpty, Prompts, RunConfig, Text
+from interp.config.common import (
+    AnyRun,
+    BatchTokens,
+    Listed,
+    NonEmpty,
+    Prompts,
+    RunConfig,
+    Strict,
+    Text,
+)
 from interp.scoring.roles import check_names
 
 Row = Annotated[tuple[float, ...], Listed]
@@ -273,21 +282,79 @@ class FindHypothesesConfig(RunConfig):
         return role
 
 
+class LittleWorldSentences(Strict):
+    """Held-out stories of the default model's own world."""
+
+    kind: Literal["little_world"] = "little_world"
+
+
+class EnglishFrames(Strict):
+    """English sentences of this package."""
+
+    kind: Literal["frames"] = "frames"
+
+
+class PublishedSet(Strict):
+    """A published set of your own copy, or from the hub: it is read and scored, and no part of it kept."""
+
+    kind: Literal["published"] = "published"
+    path: NonEmpty | None = Field(
+        default=None,
+        description="A file with its rows: .jsonl, .json (a list) or .csv. Columns: text, pronoun, "
+        "pronoun_loc, options, label (Winograd), or sentence, option1, option2, answer (WinoGrande).",
+        examples=["wsc273.jsonl"],
+    )
+    dataset: NonEmpty | None = Field(
+        default=None,
+        description="In place of a file: a Hugging Face dataset with these columns, or a folder of data "
+        "files.",
+        examples=["allenai/winogrande"],
+    )
+    subset: NonEmpty | None = Field(
+        default=None,
+        description="Of the dataset's configurations, which.",
+        examples=["winogrande_xl"],
+    )
+    split: NonEmpty = Field(default="validation", description="Split of the dataset.")
+    revision: NonEmpty | None = Field(
+        default=None, description="Branch, tag or commit of the dataset; null: the latest."
+    )
+    n_rows: PositiveInt | None = Field(
+        default=None, description="Rows read, the first of the set; null: all."
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> PublishedSet:
+        if (self.path is None) == (self.dataset is None):
+            raise ValueError("published needs either path=FILE or dataset=NAME")
+        for key in ("subset", "split", "revision"):
+            given = getattr(self, key) != type(self).model_fields[key].default
+            if self.path is not None and given:
+                raise ValueError(f"{key} is of a dataset, and path is a file")
+        return self
+
+
 class ResolvePronounConfig(RunConfig):
     """What "it" is: preference, where heads look, and what carries the answer."""
 
-    sentences: Literal["little_world", "frames"] = Field(
-        default="little_world",
+    sentences: Annotated[
+        LittleWorldSentences | EnglishFrames | PublishedSet, Field(discriminator="kind")
+    ] = Field(
+        default=LittleWorldSentences(),
         description="little_world: held-out stories of the default model's own world; frames: English "
-        "sentences of this package, for other models.",
+        "sentences of this package, for other models; published: a set of your own, by partial scores only.",
     )
     n_frames: int = Field(
-        default=40, ge=2, le=10_000, description="Frames; each is read with both adjectives."
+        default=40,
+        ge=2,
+        le=10_000,
+        description="Frames; each is read with both adjectives. Not for published sets.",
     )
     n_patched: int = Field(
         default=40,
         ge=2,
-        description="Frames, the first of these, whose activations are patched: fewer for a large model.",
+        description="Frames, the first of these, whose activations are patched: fewer for a large model. Not "
+        "for published sets.",
     )
     level: float = Field(
         default=0.05, gt=0, lt=1, description="Level of the test against chance, a share."
@@ -297,3 +364,13 @@ class ResolvePronounConfig(RunConfig):
     )
     top: PositiveInt = Field(default=6, description="Heads printed; the files hold all.")
     batch_tokens: BatchTokens = 4096
+
+    @model_validator(mode="after")
+    def _of_frames(self) -> ResolvePronounConfig:
+        for key in ("n_frames", "n_patched"):
+            given = getattr(self, key) != type(self).model_fields[key].default
+            if self.sentences.kind == "published" and given:
+                raise ValueError(
+                    f"{key} is not for published sets; sentences.n_rows says how much to read"
+                )
+        return self

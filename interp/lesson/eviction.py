@@ -33,11 +33,10 @@ from interp.attention.door import open_door
 from interp.attention.kernels import Engine, attend
 from interp.attention.masks import IndexMask, MaskFunction
 from interp.attention.pattern import AttentionPattern, Pattern
-from interp.editing.sites import Site, check_site
 from interp.errors import InterpError
 from interp.inputs.prompts import Prompt
 from interp.lesson.losses import id_batches, losses_of
-from interp.models.forward import batches, capture
+from interp.models.forward import batches, capture, logits_at
 from interp.models.model import Model
 from interp.scoring.roles import ROLES, AnySink
 
@@ -183,42 +182,15 @@ def most_attended(
 # --- one masked pass -----------------------------------------------------------------------------
 
 
-class Evicting:
-    """Hides at the door what a mask function hides: from all heads, or from one (layer, head)."""
+class Narrowing:
+    """A model's own masks less what a mask function hides; made once a pass, since most layers share one."""
 
-    def __init__(self, seen: MaskFunction, only: tuple[int, int] | None = None) -> None:
-        self.seen, self.only = seen, only
+    def __init__(self, seen: MaskFunction) -> None:
+        self.seen = seen
         self._masks: dict[int, tuple[IndexMask, IndexMask]] = {}
 
-    def inputs(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: IndexMask
-    ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
-        """All heads see less."""
-        return query, key, value, mask if self.only else self._narrowed(mask)
-
-    def output(
-        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
-    ) -> tuple[Pattern, Tensor]:
-        """One head sees less: its z is worked out again."""
-        if self.only is None or layer != self.only[0]:
-            return pattern, z
-        head = self.only[1]
-        group = head // (pattern.n_heads // value.shape[1])
-        again = attend(
-            pattern.query[:, head : head + 1],
-            pattern.key[:, group : group + 1],
-            value[:, group : group + 1],
-            scale=pattern.scale,
-            mask=self._narrowed(pattern.mask),
-            softcap=pattern.softcap,
-            sink=None if pattern.sink is None else pattern.sink[head : head + 1],
-        )
-        z = z.clone()
-        z[:, head] = again.z[:, 0]
-        return pattern, z
-
-    def _narrowed(self, mask: IndexMask) -> IndexMask:
-        """The model's own mask and ours; made once a pass, since most layers share one."""
+    def __call__(self, mask: IndexMask) -> IndexMask:
+        """The narrower mask."""
         if id(mask) not in self._masks:
             own, seen = mask.mask_function, self.seen
 
@@ -229,13 +201,65 @@ class Evicting:
         return self._masks[id(mask)][1]
 
 
+class Evicting:
+    """At the door: all heads see less."""
+
+    def __init__(self, seen: MaskFunction) -> None:
+        self.narrowed = Narrowing(seen)
+
+    def inputs(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: IndexMask
+    ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
+        """The narrower mask."""
+        return query, key, value, self.narrowed(mask)
+
+    def output(
+        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
+    ) -> tuple[Pattern, Tensor]:
+        """As it comes."""
+        return pattern, z
+
+
+class WouldBe:
+    """At the door: the pass goes on as it is, and what each head would write if it saw less is kept.
+
+    Attributes:
+        z: by layer, (batch, head, query, d_value).
+    """
+
+    def __init__(self, seen: MaskFunction) -> None:
+        self.narrowed = Narrowing(seen)
+        self.z: dict[int, Tensor] = {}
+
+    def inputs(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: IndexMask
+    ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
+        """As they come."""
+        return query, key, value, mask
+
+    def output(
+        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
+    ) -> tuple[Pattern, Tensor]:
+        """As it comes; the heads' own queries and keys are attended to once more."""
+        again = attend(
+            pattern.query,
+            pattern.key,
+            value,
+            scale=pattern.scale,
+            mask=self.narrowed(pattern.mask),
+            softcap=pattern.softcap,
+            sink=pattern.sink,
+        )
+        self.z[layer] = again.z
+        return pattern, z
+
+
 def masked_losses(
     model: Model,
     prompts: Sequence[Prompt],
     policy: Policy | None,
     budget: int,
     *,
-    only: tuple[int, int] | None = None,
     engine: Engine = "auto",
     progress: Callable[[int], None] | None = None,
 ) -> Float[np.ndarray, "prompt pos"]:
@@ -243,19 +267,38 @@ def masked_losses(
 
     Args:
         policy: what leaves the cache; None: nothing.
-        only: (layer, head): only this query head no longer sees what left; None: all heads.
 
     Raises:
-        InterpError: a head that is not there, or an architecture that bypasses the door.
+        InterpError: an architecture that bypasses the door.
     """
-    if only is not None:
-        check_site(model, Site("z", only[0], (only[1],)))
     n = len(prompts[0].ids)
     losses = []
     for members, ids in id_batches(model, prompts):
-        touch = None if policy is None else Evicting(policy.of(members).seen(n, budget), only)
+        touch = None if policy is None else Evicting(policy.of(members).seen(n, budget))
         with open_door(model.hf_model, touch=touch, engine=engine):
             losses.append(losses_of(model, ids))
         if progress is not None:
             progress(len(ids))
     return np.concatenate(losses)
+
+
+def evicted_outputs(
+    model: Model,
+    prompts: Sequence[Prompt],
+    policy: Policy,
+    budget: int,
+    *,
+    engine: Engine = "auto",
+) -> dict[int, Float[Tensor, "prompt head pos d_value"]]:
+    """What each head of each layer would write if it alone no longer saw what left, in one pass a prompt.
+
+    A head's input is the same whether or not it evicts, so one pass with nothing evicted serves all heads.
+    """
+    found: dict[int, list[Tensor]] = {}
+    for members, ids in id_batches(model, prompts):
+        touch = WouldBe(policy.of(members).seen(ids.shape[1], budget))
+        with open_door(model.hf_model, touch=touch, engine=engine):
+            logits_at(model, ids, torch.full_like(ids[:, :1], ids.shape[1] - 1))
+        for layer, z in touch.z.items():
+            found.setdefault(layer, []).append(z)
+    return {layer: torch.cat(parts) for layer, parts in sorted(found.items())}

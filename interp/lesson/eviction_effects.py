@@ -20,10 +20,15 @@ import torch
 from jaxtyping import Float
 
 from interp.attention.kernels import Engine
+from interp.editing.edits import Replace
+from interp.editing.metrics import METRICS
+from interp.editing.sites import Site
+from interp.editing.sweep import sweep
 from interp.errors import InterpError
 from interp.inputs.prompts import Prompt
+from interp.inputs.tasks import Example
 from interp.lesson.cache_steps import Positions, recomputed_losses, stepped_losses
-from interp.lesson.eviction import Policy, masked_losses
+from interp.lesson.eviction import Policy, evicted_outputs, masked_losses
 from interp.lesson.tables import (
     EVICTED_HEADS,
     EVICTED_HEADS_PER_PROMPT,
@@ -195,32 +200,53 @@ def evict_by_head(
     engine: Engine = "auto",
     seed: int = 0,
     progress: Progress = None,
-) -> pd.DataFrame:
-    """What each query head's eviction costs, beside its mass on the first token; a row a head and text.
+) -> tuple[pd.DataFrame, float]:
+    """What each query head's eviction costs, beside its mass on the first token.
+
+    A sweep over the heads, each with what it would write if it alone no longer saw what left in place of
+    its z; effects that rounding alone can make are 0.
+
+    Args:
+        progress: called with numbers of heads × texts done.
 
     Returns:
-        a table as ``tables.EVICTED_HEADS_PER_PROMPT`` describes.
+        (a row a head and text, as ``tables.EVICTED_HEADS_PER_PROMPT`` describes; the largest difference
+        between the sweep and a plain pass, on a sample).
     """
-    first = first_scored(prompts)
+    n, first = len(prompts[0].ids), first_scored(prompts)
+    changed = tuple(range(budget + 1, n))  # up to there all is still in the cache
+    cells = {
+        (layer, head): [
+            Replace(
+                Site("z", layer, (head,), changed), z[:, head : head + 1, budget + 1 :], "evicting"
+            )
+        ]
+        for layer, z in evicted_outputs(model, prompts, oldest, budget, engine=engine).items()
+        for head in range(model.n_heads)
+    }
+    examples = [
+        Example(prompt, scored=tuple(range(first, n)), template=prompt.name) for prompt in prompts
+    ]
+    found = sweep(
+        model,
+        examples,
+        list(cells.values()),
+        [METRICS["loss"]],
+        engine=engine,
+        seed=seed,
+        progress=progress,
+    )
     scores = score_heads(model, prompts, ["sink_first"], engine=engine, seed=seed).per_prompt
     mass = scores.set_index(["layer", "head", "prompt"]).mass
-    whole = masked_losses(model, prompts, None, budget, engine=engine)[:, first:].mean(1)
     names = [prompt.name for prompt in prompts]
-    frames = []
-    for layer in range(model.n_layers):
-        for head in range(model.n_heads):
-            losses = masked_losses(
-                model, prompts, oldest, budget, only=(layer, head), engine=engine
-            )
-            frame = pd.DataFrame(
-                {"model": model.name, "layer": layer, "head": head, "prompt": names}
-            )
-            frame["sink_mass"] = mass.loc[layer, head].reindex(names).to_numpy()
-            frame["effect"] = losses[:, first:].mean(1) - whole
-            frames.append(frame.assign(baseline=whole))
-            if progress is not None:
-                progress(len(prompts))
-    return EVICTED_HEADS_PER_PROMPT.validate(pd.concat(frames, ignore_index=True))
+    table = pd.DataFrame(
+        [(*head, name) for head in cells for name in names], columns=["layer", "head", "prompt"]
+    )
+    table["sink_mass"] = mass.reindex(pd.MultiIndex.from_frame(table)).to_numpy()
+    table["effect"] = found.effects[0].ravel()
+    table["baseline"] = np.tile(found.before[0], len(cells))
+    table.insert(0, "model", model.name)
+    return EVICTED_HEADS_PER_PROMPT.validate(table), found.largest_difference
 
 
 def summarise_heads(

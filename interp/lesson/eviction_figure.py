@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.results.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE, Drawing
 
 BLOCKS = 32
 MARKS = {"kept": "o", "reindexed": "D", "recomputed": "s"}
@@ -35,7 +35,7 @@ def evictions(
     one = summary.iloc[0]
     with matplotlib.rc_context(STYLE):
         n = 2 if heads is None else 3
-        figure = Figure(figsize=(4.4 * n, 4.2), layout="constrained", dpi=150)
+        figure = Drawing(4.4 * n, 4.2)
         axes = figure.subplots(1, n)
         _along(axes[0], positions, int(one.budget))
         _by_policy(axes[1], summary)

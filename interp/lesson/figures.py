@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.results.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE, Drawing
 
 _MOST_NUMBERS = 100  # a map of more cells has none written into them
 
@@ -24,7 +24,7 @@ def by_hand(steps: pd.DataFrame, flops: pd.DataFrame) -> Figure:
     """
     first, second = (rows for _, rows in steps.groupby("example", sort=False))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(13, 2.9), layout="constrained", dpi=150)
+        figure = Drawing(13.0, 2.9)
         axes = figure.subplots(1, 5, width_ratios=(1, 1, 1, 1.2, 1.2))
         titles = ("score: query · key", "scaled: / √d_k", "weight: softmax")
         for axis, name, title in zip(axes, ("score", "scaled", "weight"), titles, strict=False):
@@ -81,7 +81,7 @@ def scaling(random: pd.DataFrame, heads: pd.DataFrame, losses: pd.DataFrame) -> 
         losses: as ``tables.RESCALED_LOSSES`` describes.
     """
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(13, 3.2), layout="constrained", dpi=150)
+        figure = Drawing(13.0, 3.2)
         axes = figure.subplots(1, 4)
         _by_width(axes[0], random[random.quantity == "largest_weight"], "largest weight")
         _by_width(axes[1], random[random.quantity == "gradient"], "gradient: 1 − Σ weight²")
@@ -149,7 +149,7 @@ def causality(positions: pd.DataFrame, prefixes: pd.DataFrame) -> Figure:
         prefixes: as ``tables.CAUSAL_PREFIXES`` describes.
     """
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(12, 3.2), layout="constrained", dpi=150)
+        figure = Drawing(12.0, 3.2)
         *axes, last = figure.subplots(1, 3)
         titles = {"own": "the model's causal mask", "none": "mask taken off"}
         for axis, (name, title) in zip(axes, titles.items(), strict=True):
@@ -201,7 +201,7 @@ def cost(costs: pd.DataFrame, exponents: pd.DataFrame) -> Figure:
     panels = {"seconds": ("seconds", 1), "memory": ("MB above the inputs", 1e6)}
     panels["flops"] = ("counted GFLOPs", 1e9)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(12, 3.4), layout="constrained", dpi=150)
+        figure = Drawing(12.0, 3.4)
         for axis, (quantity, (label, unit)) in zip(
             figure.subplots(1, 3), panels.items(), strict=True
         ):
@@ -251,7 +251,7 @@ def cache_sizes(sizes: pd.DataFrame, growth: pd.DataFrame) -> Figure:
         growth: as ``tables.CACHE_GROWTH`` describes.
     """
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 3.6), layout="constrained", dpi=150)
+        figure = Drawing(11.0, 3.6)
         left, right = figure.subplots(1, 2)
         for i, (name, rows) in enumerate(growth.groupby("name", sort=False)):
             label = Path(str(name)).name

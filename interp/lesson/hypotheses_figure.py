@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.results.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE, Drawing
 
 
 def counts(summary: pd.DataFrame, tests: pd.DataFrame, *, level: float = 0.05) -> Figure:
@@ -28,7 +28,7 @@ def counts(summary: pd.DataFrame, tests: pd.DataFrame, *, level: float = 0.05) -
     """
     names = list(summary.criterion.unique())
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(13, 3.8), layout="constrained", dpi=150)
+        figure = Drawing(13.0, 3.8)
         heads, anyone, right = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
         for i, (color, kind) in enumerate(zip(COLORS, summary.kind.unique(), strict=False)):
             rows = summary[summary.kind == kind].set_index("criterion").loc[names]

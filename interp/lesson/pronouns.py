@@ -1,10 +1,8 @@
 """What is "it"? The model's preference, where heads look for it, and what they have to say about it.
 
-    partial score    log P(what follows the pronoun | the sentence with a noun in its place), nats, summed
-                     (Trinh & Le, 1806.02847): "… because the box" → " was too small."
+    partial          log P of what follows "it", a noun in its place (:mod:`interp.lesson.partial_scores`)
     question         logit of a noun after "What was too small? The"
-    alone            the control, without the sentence: what noun and adjective have to do with each other
-                     anyhow (ropes are thin); "partial less alone" is what the sentence adds
+    … alone          the control, without the sentence: what noun and adjective say by themselves
     preference       of the right noun − of the wrong one; above 0: right
 
 Every frame is read with both adjectives, and so each noun is right once: what a model thinks of the nouns
@@ -31,11 +29,11 @@ from interp.attention.kernels import Engine
 from interp.attention.pattern import Pattern
 from interp.editing.metrics import METRICS
 from interp.errors import InterpError
-from interp.inputs.prompts import Prompt
-from interp.inputs.sentences import text_prompt, word
+from interp.inputs.pronoun_sets import Choice
+from interp.inputs.sentences import word
 from interp.inputs.tasks import Example, Task
-from interp.lesson.losses import LOGITS, losses_of
-from interp.lesson.tables import LOOKS, PREFERENCES, PREFERENCES_PER_PROMPT
+from interp.lesson.partial_scores import partial_preferences, preference_rows
+from interp.lesson.tables import LOOKS, PREFERENCES
 from interp.models.forward import batches, capture, logits_at
 from interp.models.model import Model
 from interp.models.tokens import Bos
@@ -81,59 +79,28 @@ def with_places(model: Model, task: Task) -> Task:
 # --- preferences ---------------------------------------------------------------------------------
 
 
-def partial_scores(
-    model: Model, examples: Sequence[Example], bos: Bos = "tokenizer", *, alone: bool = False
-) -> Float[np.ndarray, "example candidate"]:
-    """Partial scores of the right and the wrong noun, nats.
-
-    Args:
-        alone: the control, without the sentence: " was too small." after "The box".
-    """
-    prompts, first = [], []
-    for example in examples:
-        for token, kind in ((example.answer, "right"), (example.wrong, "wrong")):
-            prompt, start = substituted(model, example, token, kind, bos, alone=alone)
-            prompts.append(prompt)
-            first.append(start)
-    scores = np.full(len(prompts), np.nan)
-    place = {prompt.name: i for i, prompt in enumerate(prompts)}
-    size = max(1, LOGITS // (max(len(prompt.ids) for prompt in prompts) * model.vocab_size))
-    for batch in batches(prompts, size):
-        losses = losses_of(model, torch.tensor([p.ids for p in batch], device=model.device))
-        for prompt, loss in zip(batch, losses, strict=True):
-            at = place[prompt.name]
-            scores[at] = -loss[first[at] :].sum()
-    return scores.reshape(len(examples), 2)
-
-
-def substituted(
-    model: Model,
-    example: Example,
-    token: int | None,
-    kind: str,
-    bos: Bos = "tokenizer",
-    *,
-    alone: bool = False,
-) -> tuple[Prompt, int]:
-    """The sentence (or nothing, ``alone``) with a noun in place of "it", and where what follows begins.
+def gaps(model: Model, task: Task) -> list[Choice]:
+    """The sentences without their questions, as texts with a gap where "it" stands, for both nouns.
 
     Raises:
-        InterpError: a sentence without " it was ", or whose tokens run across the noun's end.
+        InterpError: a sentence without " it was ".
     """
-    told = (example.prompt.text or "").partition(".")[0] + "."
-    before, pronoun, after = told.partition(" it was ")
-    assert model.tokenizer is not None and token is not None  # or with_places had refused
-    noun = model.tokenizer.decode([token])
-    name = f"{example.prompt.name}-{kind}"
-    start = f"The{noun}" if alone else f"{before} the{noun}"
-    whole = text_prompt(model, f"{start} was {after}", name, bos)
-    part = text_prompt(model, start, name, bos)
-    n = len(part.ids)
-    if not pronoun or whole.ids[:n] != part.ids or part.ids[-1] != token:
-        raise InterpError(
-            f"{example.prompt.text!r}: expected a sentence with ' it was ', in which {noun!r} is one token"
+    assert model.tokenizer is not None  # or there were no such task
+    found = []
+    for example in task.examples:
+        told = (example.prompt.text or "").partition(".")[0] + "."
+        before, pronoun, after = told.partition(" it was ")
+        if not pronoun:
+            raise InterpError(f"{example.prompt.text!r}: expected a sentence with ' it was '")
+        assert (
+            example.answer is not None and example.wrong is not None
+        )  # with_places has seen to it
+        right, wrong = (
+            f"the{model.tokenizer.decode([token])}" for token in (example.answer, example.wrong)
         )
-    return whole, n
+        name, group = example.prompt.name, example.template
+        found.append(Choice(name, group, f"{before} ", f" was {after}", right, wrong))
+    return found
 
 
 def question_scores(model: Model, examples: Sequence[Example]) -> Float[np.ndarray, " example"]:
@@ -158,28 +125,12 @@ def preferences(
     Args:
         control: the same task without its sentences: what nouns and adjectives say by themselves.
     """
-    told, alone = (
-        -np.diff(partial_scores(model, task.examples, bos, alone=only))[:, 0]
-        for only in (False, True)
-    )
-    readings = {"partial": told, "partial alone": alone, "partial less alone": told - alone}
+    choices = gaps(model, task)
+    readings = partial_preferences(model, choices, bos)
     readings["question"] = question_scores(model, task.examples)
     if control is not None:
         readings["question alone"] = question_scores(model, control.examples)
-    frames = [
-        pd.DataFrame(
-            {
-                "model": model.name,
-                "task": task.name,
-                "reading": reading,
-                "prompt": [example.prompt.name for example in task.examples],
-                "template": [example.template for example in task.examples],
-                "preference": values,
-            }
-        )
-        for reading, values in readings.items()
-    ]
-    return PREFERENCES_PER_PROMPT.validate(pd.concat(frames, ignore_index=True))
+    return preference_rows(model, task.name, choices, readings)
 
 
 def summarise_preferences(
@@ -187,29 +138,37 @@ def summarise_preferences(
 ) -> pd.DataFrame:
     """Mean preference and share right by reading, with intervals and a paired test over frames.
 
-    ``verdict`` says "at chance" unless the mean preference of frames differs from 0 at ``level``.
+    Means are over sentences, also where frames have several or one; ``both_right`` is over frames with two
+    or more. ``verdict`` says "at chance" unless the mean preference differs from 0 at ``level``.
+
+    Raises:
+        InterpError: fewer than two frames.
     """
     found = []
     for reading, part in rows.groupby("reading", sort=False):
         right = part.assign(right=np.where(part.preference == 0, 0.5, part.preference > 0))
         by_frame = right.groupby("template", sort=False)
-        values = pd.DataFrame(
-            {
-                "preference": by_frame.preference.mean(),
-                "accuracy": by_frame.right.mean(),
-                "both_right": (by_frame.preference.min() > 0).astype(float),
-            }
+        n = by_frame.size().to_numpy(float)
+        if len(n) < 2:
+            raise InterpError(f"{len(n)} frame of sentences: expected two or more, to be compared")
+        pairs = n > 1
+        sums = {
+            "preference": (by_frame.preference.sum(), n),
+            "accuracy": (by_frame.right.sum(), n),
+            "both_right": ((by_frame.preference.min() > 0) & pairs, pairs.astype(float)),
+        }
+        above, below = (
+            np.stack([np.asarray(one[i], dtype=float) for one in sums.values()], axis=1)
+            for i in range(2)
         )
-        low, high = stats.bootstrap_interval(values.to_numpy(), confidence=confidence, seed=seed)
-        p = float(stats.two_sided_p(values[["preference"]].to_numpy(), seed=seed)[0])
+        means, low, high = stats.ratio_interval(above, below, confidence=confidence, seed=seed)
         one: dict[str, object] = {"reading": str(reading)}
-        for i, name in enumerate(map(str, values)):
-            one |= {name: values[name].mean(), f"{name}_low": low[i], f"{name}_high": high[i]}
-        better = "better" if values.preference.mean() > 0 else "worse"
+        for i, name in enumerate(sums):
+            one |= {name: means[i], f"{name}_low": low[i], f"{name}_high": high[i]}
+        p = float(stats.two_sided_p(above[:, :1], seed=seed)[0])
+        better = "better" if means[0] > 0 else "worse"
         verdict = f"{better} than chance" if p < level else "at chance"
-        found.append(
-            one | {"p": p, "verdict": verdict, "n_frames": len(values), "n_prompts": len(part)}
-        )
+        found.append(one | {"p": p, "verdict": verdict, "n_frames": len(n), "n_prompts": len(part)})
     table = pd.DataFrame(found).assign(model=rows.model.iloc[0], task=rows.task.iloc[0], chance=0.5)
     return PREFERENCES.validate(table[list(PREFERENCES.columns)])
 

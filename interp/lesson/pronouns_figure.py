@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.results.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE, Drawing
 
 PLACES = ("first noun", "second noun", "it", "adjective", "END")
 MOST = 12
@@ -39,27 +39,10 @@ def pronouns(
             the residual stream before each layer at every place.
     """
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(16, 4.0), layout="constrained", dpi=150)
+        figure = Drawing(16.0, 4.0)
         left, middle, third, fourth = figure.subplots(1, 4, width_ratios=(1, 1.1, 1.1, 1.1))
-        y = np.arange(len(summary))
-        arms = [
-            summary.preference - summary.preference_low,
-            summary.preference_high - summary.preference,
-        ]
-        left.errorbar(
-            summary.preference, y, xerr=np.nan_to_num(arms).clip(0), fmt="o", color=COLORS[0]
-        )
-        left.axvline(0, color="black", linewidth=0.8)
-        labels = [
-            f"{row.reading}\n{row.accuracy:.0%} right\n{row.verdict}"
-            for row in summary.itertuples()
-        ]
-        left.set_yticks(y, labels)
-        left.set(
-            xlabel="preference of the right noun (nats; question: logits)",
-            ylim=(-0.6, len(y) - 0.4),
-        )
-        left.invert_yaxis()
+        _by_reading(left, summary)
+        left.set_xlabel("preference of the right noun (nats; question: logits)")
         end = looked[looked["query"] == "END"].set_index(["layer", "head"]).flip
         both = heads.set_index(["layer", "head"]).join(end)
         last = int(heads.layer.max())
@@ -89,6 +72,43 @@ def pronouns(
         )
         figure.suptitle(textwrap.fill(title, 150), size=9, parse_math=False)
     return figure
+
+
+def preferences(summary: pd.DataFrame) -> Figure:
+    """The left panel alone, for a published set.
+
+    Args:
+        summary: as ``tables.PREFERENCES`` describes.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Drawing(5.6, 2.8)
+        axis = figure.subplots()
+        _by_reading(axis, summary)
+        axis.set_xlabel("preference of the right candidate (nats)")
+        one = summary.iloc[0]
+        title = (
+            f"{Path(one.model).name}: {one.task}, {one.n_prompts} sentences, {one.n_frames} of them or of "
+            "their twins independent; bootstrap intervals over these"
+        )
+        figure.suptitle(textwrap.fill(title, 70), size=9, parse_math=False)
+    return figure
+
+
+def _by_reading(axis: Axes, summary: pd.DataFrame) -> None:
+    """Preferences with their intervals, a row a reading; 0 is chance."""
+    y = np.arange(len(summary))
+    arms = [
+        summary.preference - summary.preference_low,
+        summary.preference_high - summary.preference,
+    ]
+    axis.errorbar(summary.preference, y, xerr=np.nan_to_num(arms).clip(0), fmt="o", color=COLORS[0])
+    axis.axvline(0, color="black", linewidth=0.8)
+    labels = [
+        f"{row.reading}\n{row.accuracy:.0%} right\n{row.verdict}" for row in summary.itertuples()
+    ]
+    axis.set_yticks(y, labels)
+    axis.set_ylim(-0.6, len(y) - 0.4)
+    axis.invert_yaxis()
 
 
 def _by_place(axis: Axes, grid: pd.DataFrame, names: list[str]) -> None:

@@ -487,10 +487,10 @@ _TASK = {
     "task": pa.Column(str, description="little_world_pronoun, or pronouns"),
 }
 _READING = pa.Column(
-    str, description="partial, question, and controls: see interp/lesson/pronouns.py"
+    str, description="partial, question, and controls: interp/lesson/pronouns.py, partial_scores.py"
 )
 _FRAMES = {
-    "n_frames": count("pairs of sentences: what is independent"),
+    "n_frames": count("frames of two sentences, or a published set's twins: what is independent"),
     "n_prompts": count("sentences measured"),
 }
 
@@ -518,7 +518,9 @@ PREFERENCES = pa.DataFrameSchema(
         "accuracy_low": share("bootstrap over frames, low end"),
         "accuracy_high": share("bootstrap over frames, high end"),
         "chance": share("accuracy by chance"),
-        "both_right": share("of frames with both sentences right; 0 if the adjective is not read"),
+        "both_right": share(
+            "of frames of several sentences, all right; 0 if what differs is not read"
+        ),
         "both_right_low": share("bootstrap over frames, low end"),
         "both_right_high": share("bootstrap over frames, high end"),
         "p": share("preference not 0: two-sided sign flips over frames"),

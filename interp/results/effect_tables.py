@@ -35,7 +35,7 @@ EDITED = {
 
 def _one_row_each(*more: str) -> pa.Check:
     """No two rows of the same thing; which of its columns a table has differs."""
-    keys = [*EDITED, *more]
+    keys = ["run", *EDITED, *more]
     return pa.Check(
         lambda table: not table.duplicated([key for key in keys if key in table]).any(),
         error=f"two rows agree in all of {', '.join(keys)}",
@@ -177,6 +177,7 @@ SINK_EFFECTS_PER_PROMPT = pa.DataFrameSchema(
     _OF_SINKS
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
+        "template": pa.Column(str, description="prompts of one template are dependent"),
         "effect": pa.Column(float, description="metric after the knock-out − before"),
         "control": or_none("of as many random positions, mean over draws"),
         "baseline": pa.Column(float, description="metric before"),
@@ -191,16 +192,19 @@ SINK_EFFECTS = pa.DataFrameSchema(
     _OF_SINKS
     | {
         "effect": pa.Column(float, description="metric after the knock-out − before, mean"),
-        "ci_low": or_none("bootstrap over prompts, low end"),
-        "ci_high": or_none("bootstrap over prompts, high end"),
+        "ci_low": or_none("bootstrap over templates, low end"),
+        "ci_high": or_none("bootstrap over templates, high end"),
         "control": or_none("of as many random positions, mean over draws and prompts"),
-        "control_low": or_none("bootstrap over prompts, low end"),
-        "control_high": or_none("bootstrap over prompts, high end"),
+        "control_low": or_none("bootstrap over templates, low end"),
+        "control_high": or_none("bootstrap over templates, high end"),
         "baseline": pa.Column(float, description="metric before, mean"),
-        "p": share("effect not 0: two-sided sign flips over prompts; undefined for kl, never < 0"),
-        "p_control": share("effect not the control's: two-sided sign flips over prompts"),
+        "p": share(
+            "effect not 0: two-sided sign flips over templates; undefined for kl, never < 0"
+        ),
+        "p_control": share("effect not the control's: two-sided sign flips over templates"),
         "q": share("p with false discoveries over all rows held"),
         "q_control": share("p_control with false discoveries over all rows held"),
+        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
         "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
     },
     strict=True,

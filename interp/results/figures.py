@@ -7,15 +7,16 @@ the level, above their null. Fonts are embedded in PDF.
 
 from __future__ import annotations
 
+import io
 import textwrap
 import unicodedata
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg", force=False)
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,8 +31,34 @@ STYLE: dict[Any, Any] = {
 }
 LEVEL = 0.05
 MOST_BARS = 40
+DPI = 150
 # Okabe and Ito: told apart by colour-blind readers.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# Of effects, by metric.
+UNITS = {
+    "logit_difference": "logits",
+    "log_probability": "nats",
+    "probability_difference": "share",
+    "loss": "nats",
+    "kl": "nats",
+    "flips": "share",
+}
+
+
+class Drawing(Figure):
+    """A figure that a notebook shows by itself: pyplot, and with it any global state, is left alone."""
+
+    def __init__(self, width: int | float, height: int | float) -> None:
+        """Sizes are in inches."""
+        super().__init__(figsize=(width, height), layout="constrained", dpi=DPI)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The picture, and its size on the page in CSS pixels, of which an inch has 96."""
+        picture = io.BytesIO()
+        with _drawing():
+            self.savefig(picture, format="png")
+        width, height = (int(96 * inches) for inches in self.get_size_inches())
+        return picture.getvalue(), {"width": width, "height": height}
 
 
 def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = LEVEL) -> Figure:
@@ -49,9 +76,7 @@ def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = 
     with matplotlib.rc_context(STYLE):
         width = min(4.2, max(1.9, 0.22 * n_heads + 0.9))
         height = min(6.0, max(1.6, 0.17 * n_layers + 0.9))
-        figure = Figure(
-            figsize=(columns * width + 0.9, rows * height + 0.6), layout="constrained", dpi=150
-        )
+        figure = Drawing(columns * width + 0.9, rows * height + 0.6)
         axes = figure.subplots(rows, columns, squeeze=False)
         for axis, role in zip(axes.flat, roles, strict=False):
             image = _panel(axis, summary[summary.role == role], value, level, (n_layers, n_heads))
@@ -116,7 +141,7 @@ def effects(table: pd.DataFrame, *, level: float = LEVEL, most: int = 30) -> Fig
     with matplotlib.rc_context(STYLE):
         width = min(16.0, max(4.2, 0.3 * shape[1] + 1.6))
         height = max(2.2, 0.17 * shape[0] + 1.0)
-        figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+        figure = Drawing(width, height)
         axis = figure.subplots()
         axis.patch.set(hatch="////", edgecolor="0.6")
         image = axis.imshow(grid, vmin=-most_seen, vmax=most_seen, cmap="RdBu_r", aspect="auto")
@@ -134,7 +159,7 @@ def effects(table: pd.DataFrame, *, level: float = LEVEL, most: int = 30) -> Fig
             ticks = range(0, len(names), step)
             turned = {"rotation": 90} if direction == "x" and each else {}
             getattr(axis, f"set_{direction}ticks")(ticks, [names[i] for i in ticks], **turned)
-        label = "effect" if value == "effect" else f"{value} effect"
+        label = f"effect on\n{with_unit(one.metric)}" if value == "effect" else f"{value} effect"
         estimated = table.edit.str.contains("attribution").all()
         figure.colorbar(image, ax=axis, label=f"estimated {label}" if estimated else label)
         what = one.receiver if "receiver" in table else one.site if "site" in table else "ablation"
@@ -148,10 +173,16 @@ def effects(table: pd.DataFrame, *, level: float = LEVEL, most: int = 30) -> Fig
     return figure
 
 
+def with_unit(metric: str) -> str:
+    """A metric in words, such as "loss (nats)"."""
+    unit = UNITS.get(metric)
+    return metric.replace("_", " ") + (f" ({unit})" if unit else "")
+
+
 def _across(table: pd.DataFrame) -> str:
-    """The column that goes across: head, place, or receiver."""
-    if "place" in table:
-        return "place"
+    """The column that goes across: head, place, receiver, or, of a stream as a whole, site."""
+    if "place" in table or "head" not in table:
+        return "place" if "place" in table else "site"
     return "receiver" if "receiver" in table and table.receiver.nunique() > 1 else "head"
 
 
@@ -197,7 +228,7 @@ def composition(pairs: pd.DataFrame, tests: pd.DataFrame, *, most: int = 16) -> 
     readers = {"q": "queries", "k": "keys", "v": "values"}
     with matplotlib.rc_context(STYLE):
         size = 7.2, 1.7 + 0.24 * len(shown)
-        figure = Figure(figsize=size, layout="constrained", dpi=150)
+        figure = Drawing(*size)
         axes = figure.subplots(1, 3, sharex=True, sharey=True)
         for axis, color, (kind, words) in zip(axes, COLORS, readers.items(), strict=False):
             of_kind = pairs[pairs.kind == kind]
@@ -234,7 +265,7 @@ def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
         losses: a table as ``tables.LOSSES`` describes.
     """
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 5.6), layout="constrained", dpi=150)
+        figure = Drawing(6.4, 5.6)
         above, below = figure.subplots(2, sharex=True)
         for color, (tokens, rows) in zip(COLORS, losses.groupby("tokens"), strict=False):
             _band(above, rows.sort_values("step"), "loss", f"{tokens} tokens", color)
@@ -255,7 +286,7 @@ def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
 def training(records: pd.DataFrame) -> Figure:
     """Held-out losses and accuracies along a training run (see ``tables.TRAINING``)."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 5.6), layout="constrained", dpi=150)
+        figure = Drawing(6.4, 5.6)
         above, below = figure.subplots(2, sharex=True)
         for axis, columns, label, top in (
             (above, ("story_loss", "fresh_loss", "repeat_loss"), "loss (nats a token)", None),
@@ -283,7 +314,7 @@ def row_bars(row: pd.DataFrame, k: int = 10) -> Figure:
     """
     shown, one = row.head(min(k, MOST_BARS))[::-1], row.iloc[0]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5, 0.6 + 0.25 * len(shown)), layout="constrained", dpi=150)
+        figure = Drawing(5.0, 0.6 + 0.25 * len(shown))
         axis = figure.subplots()
         labels = [
             f"{key}  {_shown(token)}" for key, token in zip(shown.key, shown.key_token, strict=True)
@@ -307,12 +338,36 @@ def _shown(token: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write PNG or PDF by the path's ending; without dates, so that one table gives one file."""
-    undated = {"Software": None} if path.suffix == ".png" else {"CreationDate": None}
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # A token in a script that the font lacks is a box in the figure; the table has it.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+    """Write PNG or PDF by the path's ending; without dates, so that one table gives one file.
+
+    A PNG says in its metadata what it shows, for who can't see it (see :func:`in_words`).
+    """
+    with _drawing():
         if figure.get_layout_engine() is not None:  # lay out once: it costs as much as drawing
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
+        said = {"Software": None, "Description": in_words(figure)}
+        undated = said if path.suffix == ".png" else {"CreationDate": None}
         figure.savefig(path, metadata=undated)
+
+
+def in_words(figure: Figure) -> str:
+    """Title, panels and axes of a figure, as one line."""
+    named = {
+        "panels": [axis.get_title() for axis in figure.axes],
+        "across": [axis.get_xlabel() for axis in figure.axes],
+        "upwards or in colour": [axis.get_ylabel() for axis in figure.axes],
+    }
+    parts = [figure.get_suptitle()]
+    for what, texts in named.items():
+        there = list(dict.fromkeys(filter(None, texts)))
+        parts += [f"{what}: {', '.join(there)}"] if there else []
+    return " ".join("; ".join(filter(None, parts)).split())
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """In our style. A token in a script that the font lacks is a box in the figure; the table has it."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield

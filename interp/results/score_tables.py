@@ -24,7 +24,12 @@ PATH = pa.Column(str, description="fused, tiled (both exact) or transformer_lens
 
 PER_PROMPT = pa.DataFrameSchema(
     KEYS
-    | {"prompt": pa.Column(str, description="name of the prompt")}
+    | {
+        "prompt": pa.Column(str, description="name of the prompt"),
+        "template": pa.Column(
+            str, required=False, description="prompts of one template are dependent"
+        ),
+    }
     | MASSES
     | {
         "n_queries": pa.Column(int, pa.Check.ge(0), description="queries scored in this prompt"),
@@ -43,18 +48,21 @@ SUMMARY = pa.DataFrameSchema(
     KEYS
     | {
         "mass": MASSES["mass"],
-        "ci_low": share("bootstrap interval over prompts, low end"),
-        "ci_high": share("bootstrap interval over prompts, high end"),
+        "ci_low": share("bootstrap interval over prompts (or templates), low end"),
+        "ci_high": share("bootstrap interval over prompts (or templates), high end"),
     }
     | {name: MASSES[name] for name in ("chance", "null", "mass_off_sink", "learned_sink")}
     | {
-        "p": share("mass above null: sign flips over prompts"),
+        "p": share("mass above null: sign flips over prompts (or templates)"),
         "q": share("p with false discoveries over all heads held"),
         "position": pa.Column(
             "Int64", nullable=True, description="sink_any: the position found most often"
         ),
         "n_queries": pa.Column(int, pa.Check.ge(0), description="queries scored, all prompts"),
         "n_prompts": pa.Column(int, pa.Check.ge(0), description="prompts with a defined mass"),
+        "n_templates": pa.Column(
+            int, pa.Check.ge(0), required=False, description="independent groups of these prompts"
+        ),
         "n_undefined": pa.Column(int, pa.Check.ge(0), description="prompts without one"),
         "undefined_reason": REASON,
         "attention_path": PATH,
@@ -65,6 +73,87 @@ SUMMARY = pa.DataFrameSchema(
     name="summary",
 )
 
+NULLS = pa.DataFrameSchema(
+    KEYS
+    | {
+        "null": pa.Column(
+            str,
+            pa.Check.isin(["random_init", "shuffled"]),
+            description="what was scored in its place: see interp/scoring/nulls.py",
+        ),
+        "mass": MASSES["mass"],
+        "null_mass": share("mass of the same head under the null"),
+        "null_low": share("bootstrap interval over prompts (or templates), low end"),
+        "null_high": share("bootstrap interval over prompts (or templates), high end"),
+        "null_largest": share("mass of the head that has most under the null, of any layer"),
+        "share_as_large": share("of all heads under the null, those with as much mass as this one"),
+        "n_heads": pa.Column(int, pa.Check.ge(0), description="heads with a mass under the null"),
+        "n_prompts": pa.Column(int, pa.Check.ge(0), description="prompts with one, of this head"),
+        "undefined_reason": REASON,
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "layer", "head", "role", "null"],
+    name="nulls",
+)
+
+
+def _agreement(description: str) -> pa.Column:
+    return pa.Column(
+        float, pa.Check.in_range(-1.001, 1.001), nullable=True, description=description
+    )
+
+
+STABILITY = pa.DataFrameSchema(
+    {
+        "model": KEYS["model"],
+        "ranking": pa.Column(str, description="a role; or an edit, and the metric of its effects"),
+        "measure": pa.Column(
+            str, description="split half (rank correlation), or top k (share of the k first)"
+        ),
+        "n_prompts": pa.Column(
+            int, pa.Check.ge(0), description="prompts (or templates) in a half, or a subsample"
+        ),
+        "agreement": _agreement("of halves, or of a subsample with all; mean over draws"),
+        "low": _agreement("range of the draws, low end: no interval for other prompts"),
+        "high": _agreement("range of the draws, high end"),
+        "chance": pa.Column(float, description="agreement of rankings that have nothing in common"),
+        "needed": pa.Column(
+            "Int64",
+            pa.Check.ge(2),
+            nullable=True,
+            description="top k: prompts from which on it agrees by 0.9; empty: at none of these",
+        ),
+        "n_draws": pa.Column(int, pa.Check.ge(0), description="splits, or subsamples"),
+        "n_heads": pa.Column(int, pa.Check.ge(0), description="heads (or rows) ranked"),
+        "n_total": pa.Column(int, pa.Check.ge(0), description="prompts (or templates) in all"),
+        "undefined_reason": REASON,
+    },
+    strict=True,
+    ordered=True,
+    unique=["model", "ranking", "measure", "n_prompts"],
+    name="stability",
+)
+
+
+SINK_RATE = pa.DataFrameSchema(
+    {
+        "layer": pa.Column(str, description="layer, from 0; all: the whole model"),
+        "sink_rate": share(
+            "heads whose sink score exceeds epsilon, see interp/scoring/sink_rate.py"
+        ),
+        "ci_low": share("bootstrap over prompts, low end"),
+        "ci_high": share("bootstrap over prompts, high end"),
+        "epsilon": pa.Column(float, description="threshold on the sink score"),
+        "tokens": pa.Column(int, pa.Check.ge(1), description="first tokens of a prompt that count"),
+        "n_heads": pa.Column(int, pa.Check.ge(1), description="heads counted"),
+        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+    },
+    strict=True,
+    ordered=True,
+    unique=["layer"],
+    name="sink_rate",
+)
 
 ROW = pa.DataFrameSchema(
     {
@@ -111,7 +200,7 @@ LOSSES = pa.DataFrameSchema(
 )
 
 _LOSS = pa.Column(
-    float, nullable=True, description="nats a token, see interp/little_world/training.py"
+    float, nullable=True, description="nats a token, see interp/pretraining/training.py"
 )
 _RIGHT = pa.Column(float, pa.Check.in_range(0, 1), description="share of held-out pairs all right")
 

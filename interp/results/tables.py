@@ -8,6 +8,7 @@ its contract is not written.
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -37,8 +38,11 @@ from interp.results.influence_tables import AGREEMENT, INFLUENCE, INFLUENCE_PER_
 from interp.results.score_tables import (
     FORMATION,
     LOSSES,
+    NULLS,
     PER_PROMPT,
     ROW,
+    SINK_RATE,
+    STABILITY,
     SUMMARY,
     TRAINING,
 )
@@ -70,7 +74,10 @@ SCHEMAS = {
     for schema in (
         PER_PROMPT,
         SUMMARY,
+        NULLS,
+        STABILITY,
         ROW,
+        SINK_RATE,
         FORMATION,
         LOSSES,
         TRAINING,
@@ -129,7 +136,11 @@ def read(path: Path) -> pd.DataFrame:
                 path,
                 dtype=dict.fromkeys(text, "str"),
                 keep_default_na=False,
-                na_values={name: [""] for name in columns if name not in _TOKENS},
+                na_values={
+                    name: [""]
+                    for name in columns
+                    if name not in TOKENS and not is_of_joined(name)
+                },
             )
     except FileNotFoundError:
         raise InterpError(f"no table {path}") from None
@@ -148,12 +159,31 @@ def read(path: Path) -> pd.DataFrame:
 
 def schema_of(table: pd.DataFrame | pd.Index) -> pa.DataFrameSchema:
     """The contract a table falls under, by its columns."""
-    columns = set(table.columns if isinstance(table, pd.DataFrame) else table)
+    columns = list(table.columns if isinstance(table, pd.DataFrame) else table)
+    joined = [name for name in columns if is_of_joined(name)]
+    own = set(columns) - set(joined)
     for schema in SCHEMAS.values():
         needed = {name for name, column in schema.columns.items() if column.required}
-        if needed <= columns <= set(schema.columns):
-            return schema
+        if needed <= own <= set(schema.columns):
+            return _of_several_runs(schema, joined) if joined else schema
     raise InterpError(f"no table of ours has the columns {sorted(columns)}")
+
+
+def is_of_joined(column: str) -> bool:
+    """Whether a column tells the runs of a joined table apart: `run`, and `config.KEY` for what differs."""
+    return column == "run" or column.startswith("config.")
+
+
+def _of_several_runs(schema: pa.DataFrameSchema, joined: list[str]) -> pa.DataFrameSchema:
+    """The same contract for the tables of several runs under one another."""
+    return pa.DataFrameSchema(
+        dict.fromkeys(joined, pa.Column(str)) | schema.columns,
+        checks=schema.checks,
+        unique=["run", *schema.unique] if schema.unique else None,
+        ordered=schema.ordered,
+        strict=True,
+        name=schema.name,
+    )
 
 
 def as_text(table: pd.DataFrame) -> str:
@@ -165,13 +195,24 @@ def as_text(table: pd.DataFrame) -> str:
     )
     if "key_token" in shown:
         shown["key_token"] = shown["key_token"].map(repr)
+    return _rounded(shown).to_string(index=False)
+
+
+def as_html(table: pd.DataFrame) -> str:
+    """A few rows for a notebook: short numbers, undefined empty."""
+    return _rounded(table).to_html(index=False)
+
+
+def _rounded(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers as text: four decimals, of p-values two digits; undefined is an empty text."""
+    shown = table.copy()
     for name in shown.select_dtypes("float"):
-        digits = "{:.2g}" if name in ("p", "q", "p_without") else "{:.4f}"
+        digits = "{:.2g}" if re.match(r"[pq](_|$)", str(name)) else "{:.4f}"
         shown[name] = shown[name].map(digits.format, na_action="ignore")
-    return shown.astype(object).where(shown.notna(), "").to_string(index=False)
+    return shown.astype(object).where(shown.notna(), "")
 
 
-_TOKENS = ("query_token", "key_token")
+TOKENS = ("query_token", "key_token")
 
 
 def _is_text(column: pa.Column) -> bool:

@@ -27,6 +27,8 @@ from interp.runs import files
 
 # Columns of p-values, and what they may move by when a sum near a tie rounds otherwise.
 P_VALUES, P_TOLERANCE = ("p", "q", "p_without"), 0.01
+# What stands for a place that one of two manifests lacks.
+ABSENT = "(not there)"
 # What of a manifest is of one run only.
 _OF_THE_RUN = ("started", "finished", "resumed", "command", "files", "peak_memory_bytes", "status")
 
@@ -59,7 +61,7 @@ def finished_run(folder: Path) -> dict[str, Any]:
         raise InterpError(
             f"{folder}: the run is {manifest['status']}, expected done; run it to its end first"
         )
-    for name in _tables_of(manifest):
+    for name in tables_of(manifest):
         if not (folder / name).exists():
             raise InterpError(f"{folder}: {name} is in the manifest, but not in the folder")
         if files.sha256(folder / name) != manifest["files"][name]["sha256"]:
@@ -75,7 +77,7 @@ def compare(before: Path, again: Path, tolerance: Tolerance = USUAL) -> pd.DataF
     Raises:
         InterpError: see :func:`finished_run`; the first run has no table.
     """
-    names, others = (_tables_of(finished_run(run)) for run in (before, again))
+    names, others = (tables_of(finished_run(run)) for run in (before, again))
     if not names:
         raise InterpError(f"{before}: the run has no table to compare")
     found: list[tuple[Any, ...]] = []
@@ -92,15 +94,15 @@ def differences(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str
     """What two manifests say otherwise of the environment, model, prompts and checks: place → (before,
     again)."""
     first, second = (dict(_flat("", manifest)) for manifest in (before, again))
-    absent = "(not there)"
     return {
-        place: (first.get(place, absent), second.get(place, absent))
+        place: (first.get(place, ABSENT), second.get(place, ABSENT))
         for place in sorted(first.keys() | second.keys())
-        if first.get(place, absent) != second.get(place, absent)
+        if first.get(place, ABSENT) != second.get(place, ABSENT)
     }
 
 
-def _tables_of(manifest: Mapping[str, Any]) -> list[str]:
+def tables_of(manifest: Mapping[str, Any]) -> list[str]:
+    """The names of the tables that a run wrote, by its manifest."""
     return [name for name in manifest["files"] if name.endswith((".csv", ".parquet"))]
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from interp.errors import InterpError
+from interp.errors import IncompleteError, InterpError
 from interp.runs import files, strict_yaml
 from interp.runs.environment import describe_environment, peak_memory
 from interp.runs.lock import FolderLock
@@ -57,20 +57,22 @@ def open_run(
         out: the folder; None for runs/NAME/ and the time in UTC.
         name: the experiment.
         config: what is run; saved as config.yaml and in the manifest.
-        overwrite: replace the run that is in `out`; a folder that holds anything else is refused.
+        overwrite: replace the run that is in `out`; a folder that holds anything else, or beside a finished
+            run something that it did not write, is refused.
         resume: go on where an unfinished run of the same config in `out` was stopped: its files stay.
         command: the command line, for the manifest; this process's if None.
 
     Raises:
         InterpError: the folder can't be made or written, is in use, or holds something already; an
-            unfinished run of another config (the keys that differ are named).
+            unfinished run of another config (the keys that differ are named); it is inside a finished run.
     """
     try:
-        root = Path(out).expanduser() if out is not None else _fresh(name)
+        root = Path(out).expanduser() if out is not None else fresh(name)
     except RuntimeError as error:  # ~nobody
         raise InterpError(f"out: {out}: {error}") from error
     if "\0" in str(root):
         raise InterpError("out: a path can't hold a null byte")
+    _check_outside(root)
     made: list[Path] = []
     try:
         _make(root, made)
@@ -182,7 +184,8 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         outside = isinstance(error, KeyboardInterrupt | BrokenPipeError) or files.is_full(error)
-        stopped = isinstance(error, InterpError) or (outside and not any(self._results()))
+        refused = isinstance(error, InterpError) and not isinstance(error, IncompleteError)
+        stopped = refused or (outside and not any(self._results()))
         if stopped and not self._resumed:
             self._discard()
             return
@@ -272,15 +275,24 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _fresh(name: str) -> Path:
-    """A folder that is not there yet: runs/NAME/ and the time."""
+def fresh(name: str, ending: str = "") -> Path:
+    """A path where nothing is yet: runs/NAME/, the time, and the ending."""
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    out = Path("runs") / name / stamp
+    out = Path("runs") / name / f"{stamp}{ending}"
     number = 1
     while out.exists():  # two runs in one second
         number += 1
-        out = out.with_name(f"{stamp}-{number}")
+        out = out.with_name(f"{stamp}-{number}{ending}")
     return out
+
+
+def _check_outside(out: Path) -> None:
+    """Refuse a folder inside a finished run: what replaces that run would take this one away, too."""
+    for folder in out.absolute().parents:
+        if _status_of(folder) == "done":
+            raise InterpError(
+                f"out: {out} is inside {folder}, which holds a finished run; choose another folder"
+            )
 
 
 def _make(out: Path, made: list[Path]) -> None:
@@ -314,7 +326,20 @@ def _held(root: Path, overwrite: bool) -> list[Path]:
     if held and not overwrite:
         which = "a finished run" if status == "done" else "an unfinished run"
         raise InterpError(f"out: {root} holds {which}; overwrite=true replaces it")
+    others = _not_of_the_run(root, held) if status == "done" else []
+    if others:
+        raise InterpError(
+            f"out: {root} holds {others[0]}, which the run in it did not write; take it out of there, or "
+            "choose another folder"
+        )
     return held
+
+
+def _not_of_the_run(root: Path, held: Sequence[Path]) -> list[str]:
+    """Names in the folder of a finished run that its manifest does not know; hidden ones don't count."""
+    manifest = _manifest_of(root) or {}
+    own = {MANIFEST, LOG, CONFIG, *(Path(name).parts[0] for name in manifest.get("files", ()))}
+    return sorted(p.name for p in held if p.name not in own and not p.name.startswith("."))
 
 
 def _status_of(root: Path) -> str | None:

@@ -44,17 +44,21 @@ def losses_at(
     model: Model, prompts: Sequence[Prompt], step: int, *, confidence: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
     """Two rows (see ``tables.LOSSES``): the mean loss on fresh and on repeated tokens, nats."""
-    by_prompt = np.concatenate([_losses(model, batch) for batch in batches(prompts)])
-    low, high = stats.bootstrap_interval(by_prompt, confidence=confidence, seed=seed)
+    parts, groups = [], []
+    for batch in batches(prompts):
+        parts.append(_losses(model, batch))
+        groups += [prompt.group for prompt in batch]
+    observed = stats.over_templates(np.concatenate(parts), groups)
+    low, high = stats.bootstrap_interval(observed, confidence=confidence, seed=seed)
     return pd.DataFrame(
         {
             "model": model.name,
             "step": step,
             "tokens": ["fresh", "repeat"],
-            "loss": by_prompt.mean(0),
+            "loss": observed.mean(0),
             "ci_low": low,
             "ci_high": high,
-            "n_prompts": len(by_prompt),
+            "n_prompts": len(prompts),
         }
     )
 

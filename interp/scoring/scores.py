@@ -40,6 +40,8 @@ from interp.errors import InterpError
 from interp.inputs.prompts import Prompt, as_prompts
 from interp.models.forward import attention_path, batches, capture
 from interp.models.model import Model, check_loaded
+from interp.results import tables
+from interp.results.stats import Correction, check_correction
 from interp.results.summaries import summarise
 from interp.scoring.roles import ROLES, AnySink, Role, as_roles
 
@@ -88,7 +90,7 @@ class HeadScores:
         return layer_by_head(self.summary)
 
     def _repr_html_(self) -> str:
-        return self.top().to_html(index=False, float_format="{:.4f}".format, na_rep="")
+        return tables.as_html(self.top())
 
 
 def score_heads(
@@ -99,6 +101,7 @@ def score_heads(
     batch_size: int | None = None,
     engine: Engine = "auto",
     confidence: float = 0.95,
+    correction: Correction = "bh",
     seed: int = 0,
     also: Sequence[Callable[[int, Pattern, Tensor], None]] = (),
     progress: Callable[[int], None] | None = None,
@@ -109,7 +112,8 @@ def score_heads(
         roles: what to look for: roles, their names, or functions of a prompt; all built-in roles if
             not given.
         batch_size: prompts in one forward pass; None fills about 4,096 tokens.
-        confidence: of the bootstrap interval over prompts.
+        confidence: of the bootstrap interval over prompts (over templates where prompts name one).
+        correction: how q holds false discoveries: "bh" or "by".
         seed: of the null's shifts, the bootstrap and the sign flips.
         also: others who look at the same patterns in the same pass, as ``look(layer, pattern, z)``.
         progress: called with the number of prompts done after each batch.
@@ -120,6 +124,7 @@ def score_heads(
     prompts = as_prompts(prompts)
     wanted = as_roles(ROLES if roles is None else roles)
     _check_arguments(model, confidence, seed, engine)
+    check_correction(correction)
     if attention_path(model) != "door" and batch_size is None:
         batch_size = 1
     frames = []
@@ -137,13 +142,17 @@ def score_heads(
             progress(len(batch))
     per_prompt = pd.concat(frames, ignore_index=True)
     per_prompt.insert(0, "model", model.name)
+    if any(prompt.template is not None for prompt in prompts):
+        templates = {prompt.name: prompt.group for prompt in prompts}
+        per_prompt.insert(5, "template", per_prompt["prompt"].map(templates))
     # One order whatever the batches: layer, head, then roles and prompts as they were given.
     place = {prompt.name: i for i, prompt in enumerate(prompts)}
     rank = {role.name: i for i, role in enumerate(wanted)}
     order = [per_prompt["layer"], per_prompt["head"]]
     order += [per_prompt["role"].map(rank), per_prompt["prompt"].map(place)]
     per_prompt = per_prompt.iloc[np.lexsort(order[::-1])].reset_index(drop=True)
-    return HeadScores(summarise(per_prompt, confidence=confidence, seed=seed), per_prompt)
+    summary = summarise(per_prompt, confidence=confidence, correction=correction, seed=seed)
+    return HeadScores(summary, per_prompt)
 
 
 def score_pattern(

@@ -20,6 +20,7 @@ from torch import Tensor
 from interp.attention.pattern import Pattern
 from interp.errors import InterpError
 from interp.inputs.prompts import Prompt
+from interp.models.forward import batches
 from interp.results import stats
 
 
@@ -42,6 +43,9 @@ class SinkRate:
                 f"sink_rate needs prompts of {tokens} tokens or more; too short: {', '.join(short[:5])}"
             )
         self.epsilon, self.tokens = epsilon, tokens
+        self._groups = [
+            prompt.group for batch in batches(prompts) for prompt in batch
+        ]  # as they are run
         self._alphas: dict[int, list[Tensor]] = {}
 
     def look(self, layer: int, pattern: Pattern, z: Tensor) -> None:
@@ -51,7 +55,7 @@ class SinkRate:
         self._alphas.setdefault(layer, []).append(alpha.cpu())
 
     def table(self, *, confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
-        """The rate of each layer and of the whole model ("all"), with its interval over prompts.
+        """The rate of each layer and of the whole model ("all"), with its interval over prompts or templates.
 
         Columns: layer, sink_rate, ci_low, ci_high, epsilon, tokens, n_heads, n_prompts.
         """
@@ -61,11 +65,12 @@ class SinkRate:
         }
         sinks["all"] = np.concatenate(list(sinks.values()), axis=1)
         by_prompt = np.stack([heads.mean(1) for heads in sinks.values()], axis=1)
-        low, high = stats.bootstrap_interval(by_prompt, confidence=confidence, seed=seed)
+        observed = stats.over_templates(by_prompt, self._groups)
+        low, high = stats.bootstrap_interval(observed, confidence=confidence, seed=seed)
         return pd.DataFrame(
             {
                 "layer": list(sinks),
-                "sink_rate": by_prompt.mean(0),
+                "sink_rate": observed.mean(0),
                 "ci_low": low,
                 "ci_high": high,
                 "epsilon": self.epsilon,

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Unpack, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from interp.arguments import whole_number
@@ -38,7 +40,11 @@ from interp.interventions.effects import Measured, Options, as_table
 from interp.models.forward import batches, logits_at
 from interp.models.model import Model
 from interp.results import stats
+from interp.results.findings import Findings
+from interp.results.summaries import by_observation
 from interp.results.tables import SINK_EFFECTS, SINK_EFFECTS_PER_PROMPT
+from interp.sinks import sink_figure
+from interp.sinks.prompt_length import least_for_effects
 
 HOWS: tuple[KnockOut, ...] = get_args(KnockOut)
 FIRST_KEYS = (1, 2, 4)
@@ -75,6 +81,24 @@ class SinkKnockOut:
         ]
 
 
+class SinkEffects(Findings):
+    """Effects of knock-outs, summed up as ``tables.SINK_EFFECTS`` in their order."""
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Means over prompts beside their controls; see :func:`summarise_sinks`."""
+        return summarise_sinks(self.per_prompt)
+
+    def figure(self, masses: pd.DataFrame, how: KnockOut | None = None) -> Figure:
+        """The loss after each knock-out, and where the attention rests then.
+
+        Args:
+            masses: from :func:`interp.sinks.sink_mass.sink_masses`, of the same prompts.
+            how: the knock-out whose masses are drawn; by default "mask" if it is there, else the first.
+        """
+        return sink_figure.sinks(self.summary, masses, how)
+
+
 def knock_outs(
     hows: Sequence[KnockOut], first_keys: Sequence[int], layers: Sequence[int | None] = (None,)
 ) -> list[SinkKnockOut]:
@@ -102,7 +126,11 @@ def text_task(prompts: Sequence[Prompt]) -> Task:
     for prompt in prompts:
         if len(prompt.ids) < 2:
             raise InterpError(f"prompt {prompt.name} is one token: there is nothing to predict")
-    return Task("text", tuple(Example(p, scored=tuple(range(1, len(p.ids)))) for p in prompts))
+    examples = (
+        Example(prompt, scored=tuple(range(1, len(prompt.ids))), template=prompt.group)
+        for prompt in prompts
+    )
+    return Task("text", tuple(examples))
 
 
 def knock_out_sinks(
@@ -114,7 +142,7 @@ def knock_out_sinks(
     by_layer: bool = False,
     n_random: int = 2,
     **options: Unpack[Options],
-) -> tuple[pd.DataFrame, float]:
+) -> SinkEffects:
     """The effect of every knock-out on loss and KL, on every prompt, beside its control.
 
     Args:
@@ -125,8 +153,8 @@ def knock_out_sinks(
         n_random: draws of the control; 0: none.
 
     Returns:
-        a table as ``tables.SINK_EFFECTS_PER_PROMPT`` describes, and the largest difference that the sweep
-        had from plain forward passes.
+        a row a knock-out, metric and prompt, as ``tables.SINK_EFFECTS_PER_PROMPT`` describes, and its
+        summary.
 
     Raises:
         InterpError: an unknown knock-out, numbers of keys that the prompts have no room for, or what
@@ -152,7 +180,7 @@ def knock_out_sinks(
         )
         measured = [Measured(range(len(prompts)), names, values)]
         tables.append(as_table(model, task, measured, "", metric, SINK_EFFECTS_PER_PROMPT))
-    return pd.concat(tables, ignore_index=True), found.largest_difference
+    return SinkEffects(pd.concat(tables, ignore_index=True), found.largest_difference)
 
 
 def control_keys(
@@ -167,11 +195,17 @@ def control_keys(
     """
     whole_number("n_random", n_random, least=0)
     shortest = min(prompts, key=lambda prompt: len(prompt.ids))
-    start, stop, most = max(first_keys), len(shortest.ids) // 2, max(first_keys)
-    if stop - start < most:
+    start, stop, least = (
+        max(first_keys),
+        len(shortest.ids) // 2,
+        least_for_effects(first_keys, n_random),
+    )
+    if len(shortest.ids) < least:
+        others = f"hold the first {start} keys against {start} others of its first half"
+        queries = f"leave a query behind the first {start} keys that predicts one"
         raise InterpError(
-            f"prompt {shortest.name} has {len(shortest.ids)} tokens: too few to hold the first {most} keys "
-            f"against {most} others of its first half; expected at least {4 * most}"
+            f"prompt {shortest.name} has {len(shortest.ids)} tokens: too few to "
+            f"{others if n_random else queries}; expected at least {least}"
         )
     rng = np.random.default_rng([seed, 6])
     return {
@@ -213,17 +247,22 @@ def mean_values(
 
 
 def summarise_sinks(
-    per_prompt: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
+    per_prompt: pd.DataFrame,
+    *,
+    confidence: float = 0.95,
+    correction: stats.Correction = "bh",
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """Means over prompts with intervals and tests, in the order in which they were measured.
+    """Means over templates with intervals and tests, in the order in which they were measured.
 
     KL can't be below 0, so that a test against 0 says nothing: its p is undefined, ``p_control`` is not.
     """
     rows = per_prompt.assign(layer=per_prompt.layer.fillna(-1).astype(int))
     order = pd.MultiIndex.from_frame(rows[KEYS].drop_duplicates())
+    names = ["effect", "control", "baseline"]
+    observed = by_observation(rows, KEYS, names)
     effect, control, baseline = (
-        rows.set_index([*KEYS, "prompt"])[name].unstack("prompt").reindex(order)
-        for name in ("effect", "control", "baseline")
+        observed[name].unstack("observation").reindex(order) for name in names
     )
     table = order.to_frame(index=False)
     table["layer"] = table.layer.astype("Int64").mask(table.layer < 0)
@@ -239,7 +278,8 @@ def summarise_sinks(
     )
     table["p"], table["p_control"] = np.where(table.metric == "kl", np.nan, p), p_control
     table["q"], table["q_control"] = (
-        stats.false_discovery_q(table[name].to_numpy()) for name in ("p", "p_control")
+        stats.false_discovery_q(table[name].to_numpy(), correction) for name in ("p", "p_control")
     )
-    table["n_prompts"] = effect.notna().sum(axis=1).to_numpy()
+    table["n_templates"] = effect.notna().sum(axis=1).to_numpy()
+    table["n_prompts"] = rows.groupby(KEYS)["prompt"].count().reindex(order).to_numpy()
     return SINK_EFFECTS.validate(table[list(SINK_EFFECTS.columns)])

@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.results.figures import COLORS, STYLE
+from interp.results.figures import COLORS, STYLE, Drawing
 
 _BARS: dict[str, Any] = {"error_kw": {"elinewidth": 0.8, "capsize": 1.5, "ecolor": "0.2"}}
 
@@ -35,7 +35,7 @@ def sinks(effects: pd.DataFrame, masses: pd.DataFrame, how: str | None = None) -
     hows = list(loss.knock_out.unique())
     how = how or ("mask" if "mask" in hows else hows[0])
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10.5, 3.8), layout="constrained", dpi=150)
+        figure = Drawing(10.5, 3.8)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
         _losses(left, loss, hows)
         _masses(right, masses, how)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from experiments.launch import DONE, INTERRUPTED, REFUSED, launch
-from interp.little_world import training
 from interp.models.model import load_model
+from interp.pretraining import training
 from interp.results import tables
 
 TINY = [

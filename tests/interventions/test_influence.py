@@ -14,12 +14,18 @@ from interp.editing.edits import Recording, edited
 from interp.editing.sites import Site
 from interp.errors import InterpError
 from interp.inputs.tasks import copying, little_world
-from interp.interventions.influence import EFFECTS, WEIGHTS, target_role, weigh_heads
+from interp.interventions.influence import target_role, weigh_heads
 from interp.interventions.influence_figure import _name, direct_and_total, weight_and_influence
-from interp.interventions.quadrants import QUADRANTS, rank_agreement, summarise_influence
+from interp.interventions.quadrants import (
+    EFFECTS,
+    QUADRANTS,
+    WEIGHTS,
+    rank_agreement,
+    summarise_influence,
+)
 from interp.models.forward import logits_at
 from interp.models.model import load_model
-from interp.results.tables import INFLUENCE_PER_PROMPT, QUANTITIES
+from interp.results.influence_tables import INFLUENCE_PER_PROMPT, QUANTITIES
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +102,12 @@ def test_names_of_heads_near_each_other_do_not_cover_each_other():
     boxes = [Text.get_window_extent(label) for label in axis.texts]
     assert [label.get_text() for label in axis.texts] == [f"2.{i}" for i in range(5)]
     assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    axis.clear()
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    _name(axis, [(f"2.{i}", 1.0, 0.5 + i / 500) for i in range(5)])  # at the right edge
+    boxes = [Text.get_window_extent(label) for label in axis.texts]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    assert all(box.x1 <= axis.get_window_extent().x1 for box in boxes)
 
 
 def test_where_heads_should_look(model):

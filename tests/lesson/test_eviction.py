@@ -89,21 +89,39 @@ def test_the_masked_pass_is_eager_attention_with_such_a_mask(model):
     assert np.abs(losses - whole)[:, BUDGET + 2 :].max() > 0.1
 
 
-def test_one_head_alone(model):
-    """Eager attention with a mask for each head; and a head that writes nothing can lose nothing."""
+@pytest.mark.parametrize("layer", range(3))
+def test_one_head_alone(model, layer):
+    """Eager attention in which this layer alone has another mask, and that for one head only."""
+    oldest = PINS[:, :0]
+    rows, difference = evict_by_head(model, PROMPTS, Policy("oldest", oldest), BUDGET)
+    assert len(rows) == 3 * 4 * len(PROMPTS) and difference < 1e-4
     causal = torch.ones(N, N, dtype=torch.bool).tril().expand(len(IDS), 4, N, N).clone()
-    causal[:, 3:] = written_out(PINS)
-    # The mask is the same in every layer here, so one of one layer.
+    before = eager(model, causal)[:, N // 2 - 1 :].mean(1)
+    for head in range(4):
+        seen = causal.clone()
+        seen[:, head : head + 1] = written_out(oldest)
+        mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
+
+        def narrow(module, args, kwargs, mask=mask):
+            return args, kwargs | {"attention_mask": mask}
+
+        attention = model.hf_model.model.layers[layer].self_attn
+        with attention.register_forward_pre_hook(narrow, with_kwargs=True):
+            after = eager(model, causal)[:, N // 2 - 1 :].mean(1)
+        row = rows[(rows.layer == layer) & (rows["head"] == head)].set_index("prompt")
+        assert row.index.tolist() == [prompt.name for prompt in PROMPTS]
+        np.testing.assert_allclose(row.effect, after - before, atol=1e-4)
+        np.testing.assert_allclose(row.baseline, before, atol=1e-4)
+        assert row.effect.abs().max() > 1e-3
+
+
+def test_a_head_that_writes_nothing_can_lose_nothing():
     one = tiny(num_hidden_layers=1)
-    losses = masked_losses(one, PROMPTS, Policy("x", PINS), BUDGET, only=(0, 3))
-    np.testing.assert_allclose(losses[:, 1:], eager(one, causal), atol=1e-4)
     with torch.no_grad():
         one.hf_model.model.layers[0].self_attn.o_proj.weight[:, 30:] = 0
-    rows = evict_by_head(one, PROMPTS, Policy("oldest", PINS[:, :0]), BUDGET)
+    rows, _ = evict_by_head(one, PROMPTS, Policy("oldest", PINS[:, :0]), BUDGET)
     effect = rows.groupby("head").effect.apply(lambda values: values.abs().max())
     assert effect[3] == 0 and (effect[:3] > 1e-3).all()
-    with pytest.raises(InterpError, match="head"):
-        masked_losses(one, PROMPTS, Policy("x", PINS), BUDGET, only=(0, 4))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2", "qwen3", "deepseek_v3", "smollm3"])

@@ -13,14 +13,14 @@ from interp.errors import InterpError
 from interp.inputs.sentences import pronouns
 from interp.inputs.tasks import copying, little_world
 from interp.interventions.patching import patch
+from interp.lesson.partial_scores import partial_scores
 from interp.lesson.pronouns import (
     QUERIES,
+    gaps,
     looks,
     looks_beside_patches,
     noun_masses,
-    partial_scores,
     preferences,
-    substituted,
     summarise_preferences,
     with_places,
 )
@@ -54,30 +54,17 @@ def test_places_are_where_they_are_said_to_be(model, task):
         assert example.corrupted.ids[: places["adjective"]] == ids[: places["adjective"]]
 
 
-def test_partial_scores_by_plain_passes(model, task):
-    """Token by token, one plain pass each: log P of what follows, the noun in the pronoun's place."""
-    example = task.examples[3]
-    whole, first = substituted(model, example, example.wrong, "wrong")
-    noun = model.tokenizer.decode([example.wrong])
-    before, _, after = example.prompt.text.partition(".")[0].partition(" it was ")
-    assert whole.text == f"{before} the{noun} was {after}."
-    assert model.tokenizer.decode(whole.ids[first:]) == f" was {after}."
-    total = 0.0
-    for at in range(first, len(whole.ids)):
-        with torch.no_grad():
-            logits = model.hf_model(torch.tensor([whole.ids[:at]])).logits[0, -1]
-        total += logits.log_softmax(-1)[whole.ids[at]].item()
-    assert partial_scores(model, task.examples)[3, 1] == pytest.approx(total, abs=1e-3)
-
-
-def test_the_control_of_partial_scores_has_no_sentence(model, task):
-    whole, first = substituted(model, task.examples[3], task.examples[3].answer, "x", alone=True)
-    noun = model.tokenizer.decode([task.examples[3].answer])
-    assert whole.text.startswith(f"The{noun} was too ") and whole.text.count(" was ") == 1
-    assert model.tokenizer.decode(whole.ids[first:]) == whole.text.removeprefix(f"The{noun}")
-    rows = preferences(model, task).pivot(index="prompt", columns="reading", values="preference")
-    added = rows["partial"] - rows["partial alone"]
-    np.testing.assert_allclose(rows["partial less alone"], added, atol=1e-9)
+def test_a_sentence_becomes_a_gap_with_both_nouns(model, task):
+    example, gap = task.examples[3], gaps(model, task)[3]
+    told = example.prompt.text.partition(".")[0] + "."
+    assert f"{gap.before}it{gap.after}" == told and gap.after.startswith(" was too ")
+    nouns = [model.tokenizer.decode([token]) for token in (example.answer, example.wrong)]
+    assert [gap.right, gap.wrong] == [f"the{noun}" for noun in nouns]
+    assert (gap.name, gap.group) == (example.prompt.name, example.template)
+    rows = preferences(model, task)
+    scores = partial_scores(model, gaps(model, task))
+    partial = rows[rows.reading == "partial"].preference
+    np.testing.assert_allclose(partial, scores[:, 0] - scores[:, 1], atol=1e-9)
 
 
 def table_of(values):
@@ -100,6 +87,17 @@ def test_who_likes_a_noun_is_at_chance_whatever_the_size():
     one = summarise_preferences(table_of(np.stack([bias, -bias], 1))).iloc[0]
     assert (one.preference, one.accuracy, one.both_right) == (0, 0.5, 0)
     assert one.verdict == "at chance" and one.n_frames == 30 and one.n_prompts == 60
+
+
+def test_means_are_over_sentences_and_pairs_over_frames_of_two():
+    """Four frames of one sentence that are wrong, one of two that is right: 2 of 6, and 1 of 1 pair."""
+    rows = table_of([(1, 3), (-1, -1), (-1, -1), (-1, -1), (-1, -1)])
+    rows = rows.drop(rows.index[3::2])  # of the other frames the second sentences
+    one = summarise_preferences(rows).iloc[0]
+    assert one.accuracy == pytest.approx(2 / 6) and one.preference == pytest.approx(0)
+    assert (one.n_frames, one.n_prompts) == (5, 6) and one.verdict == "at chance"
+    with pytest.raises(InterpError, match="1 frame of sentences: expected two or more"):
+        summarise_preferences(rows.head(2))
 
 
 def test_who_reads_the_adjective_is_better_than_chance():
@@ -179,7 +177,7 @@ def test_what_is_refused(model, task):
     example = task.examples[0]
     other = replace(example, prompt=replace(example.prompt, text="Nothing of the kind. The"))
     with pytest.raises(InterpError, match="expected a sentence with ' it was '"):
-        partial_scores(model, [other])
+        gaps(model, replace(task, examples=(other,)))
 
 
 def test_the_experiment_from_its_command_line(tmp_path, capsys, composed_once):
@@ -189,12 +187,14 @@ def test_the_experiment_from_its_command_line(tmp_path, capsys, composed_once):
     assert said.err == f"resolve_pronoun: results in {folder}\n"
     names = ["table", "looks", "heads", "places", "stream"]
     found = {name: tables.read(folder / f"{name}.csv") for name in names}
-    assert {path.name for path in folder.iterdir()} == {
+    assert {path.name for path in folder.iterdir()} >= {
         *(f"{name}.csv" for name in names),
         *(f"{name}_per_prompt.parquet" for name in ("heads", "places", "stream")),
         "per_prompt.parquet",
         *("pronouns.png", "pronouns.pdf", "config.yaml", "log.txt", "manifest.json"),
+        *("methods.txt", "table.tex"),
     }
+    assert not (folder / "parts").exists()
     readings = ["partial", "partial alone", "partial less alone", "question"]
     assert found["table"].reading.tolist() == readings
     assert len(found["heads"]) == 24 and len(found["places"]) == 24 * 5

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from interp.inputs.prompts import Prompt, prompts_of_ids, repeated_random_prompts
-from interp.little_world import world
-from interp.little_world.training import TrainingConfig, both_right, train
 from interp.models.forward import last_logits
 from interp.models.model import ALIASES, load_model
+from interp.pretraining import world
+from interp.pretraining.training import TrainingConfig, both_right, train
 from interp.scoring.formation import losses_at
 from interp.scoring.scores import score_heads
 

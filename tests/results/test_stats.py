@@ -8,9 +8,20 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
+from scipy.stats import kstest, permutation_test, spearmanr
 
-from interp.results.stats import bootstrap_interval, false_discovery_q, sign_flip_p, smallest_p
+from interp.errors import InterpError
+from interp.results.stats import (
+    Family,
+    bootstrap_interval,
+    check_correction,
+    false_discovery_q,
+    over_templates,
+    sign_flip_p,
+    smallest_p,
+    spearman,
+    two_sided_p,
+)
 
 nan = np.nan
 
@@ -66,6 +77,21 @@ def test_the_interval_covers_the_mean(draw, mean):
     assert 0.88 < ((low <= mean) & (mean <= high)).mean() < 0.98
 
 
+@pytest.mark.parametrize("n, covered", [(4, 0.792), (8, 0.888), (16, 0.916), (64, 0.944)])
+def test_with_few_prompts_the_interval_is_too_short(n, covered):
+    """Coverage of the 95 % interval over 1,000 repetitions, standard error 0.007 to 0.013."""
+    low, high = bootstrap_interval(generator().normal(size=(n, 1_000)))
+    assert ((low <= 0) & (high >= 0)).mean() == covered
+
+
+def test_templates_count_the_same_whatever_their_size():
+    """1 and 3 make 2, and 2 and 8 make 5, for one of the templates; an undefined prompt spoils its own."""
+    values = np.array([[1.0, 0.0], [2.0, 1.0], [3.0, nan], [8.0, 1.0], [2.0, 1.0]])
+    found = over_templates(values, ["a", "b", "a", "b", "b"])
+    np.testing.assert_array_equal(found, [[2.0, nan], [4.0, 1.0]])
+    np.testing.assert_array_equal(over_templates(values, list("vwxyz")), values)
+
+
 def test_half_the_confidence_covers_half():
     """The level is used: the 50 % interval of 16 prompts covers 0.458 of 1,000 (0.48 expected)."""
     low, high = bootstrap_interval(generator().normal(size=(16, 1_000)), confidence=0.5)
@@ -113,21 +139,84 @@ def test_p_is_uniform_under_the_null():
     assert p.min() >= 1 / 1024
 
 
-def test_p_is_drawn_beyond_13_prompts_and_stays_near_exact():
-    """14 prompts have 16,384 patterns; 9,999 drawn err by at most 0.5 % here."""
-    values = generator().normal(size=(14, 4)) + 0.3
+@pytest.mark.parametrize("n", [4, 9, 13, 16])
+def test_p_is_that_of_scipy(n):
+    """A second witness, one- and two-sided: scipy goes through the same 2ⁿ patterns one by one."""
+    values = generator(n).normal(size=(n, 3)) + 0.4
+    for measure, side in ((sign_flip_p, "greater"), (two_sided_p, "two-sided")):
+        expected = permutation_test(
+            (values,),
+            lambda x, axis: x.mean(axis),
+            permutation_type="samples",
+            alternative=side,
+            vectorized=True,
+            n_resamples=2**n,
+            batch=5_000,
+        ).pvalue
+        assert measure(values) == pytest.approx(expected, abs=1e-12)
+
+
+def test_p_is_drawn_beyond_16_prompts_and_stays_near_exact():
+    """17 prompts have 131,072 patterns; 99,999 drawn have a standard error of 0.0016 at most."""
+    values = generator().normal(size=(17, 4)) + 0.3
     expected = [flipped(column) for column in values.T]
-    assert sign_flip_p(values) == pytest.approx(expected, abs=0.02)
+    assert sign_flip_p(values) == pytest.approx(expected, abs=0.006)
     assert (sign_flip_p(values, seed=1) == sign_flip_p(values, seed=1)).all()
     assert (sign_flip_p(values, seed=1) != sign_flip_p(values, seed=2)).any()
+    assert (sign_flip_p(values[:16], seed=1) == sign_flip_p(values[:16], seed=2)).all()
 
 
-@pytest.mark.parametrize("n", [2, 5, 12, 13, 14, 20])
+@pytest.mark.parametrize("n", [2, 5, 12, 16, 17, 40])
 def test_the_smallest_p_is_what_a_perfect_effect_gets(n):
-    """2⁻ⁿ, until only 9,999 patterns are drawn; facts.md §9: 144 heads need 12 prompts, not 11."""
+    """2⁻ⁿ (two-sided twice that), until only 99,999 patterns are drawn."""
     assert sign_flip_p(np.ones((n, 1)))[0] == pytest.approx(smallest_p(n))
-    assert smallest_p(n) == pytest.approx(2.0**-n if n <= 13 else 1e-4)
-    assert smallest_p(12) < 0.05 / 144 < smallest_p(11)
+    assert two_sided_p(-np.ones((n, 1)))[0] == pytest.approx(smallest_p(n, sides=2))
+    assert smallest_p(n) == pytest.approx(2.0**-n if n <= 16 else 1e-5)
+    assert smallest_p(n, sides=2) == pytest.approx(min(1, 2 * smallest_p(n)))
+
+
+# ---------------------------------------------------------------------------------- too few prompts
+
+
+@pytest.mark.parametrize(
+    "family, needed",
+    [
+        (Family(144), 12),  # 144 · 2⁻¹² = 0.035, 144 · 2⁻¹¹ = 0.070
+        (Family(144, sides=2), 13),
+        (Family(144, correction="by"), 14),  # 144 · 5.55 · 2⁻¹⁴ = 0.049
+        (Family(24), 9),
+        (Family(24, sides=2), 10),
+        (Family(24, 2, "by"), 12),  # 24 · 3.776 · 2 · 2⁻¹² = 0.044
+        (Family(1), 5),
+        (Family(4_999), 17),  # 4,999 · 10⁻⁵
+        (Family(5_000), None),
+    ],
+    ids=str,
+)
+def test_so_many_prompts_are_needed_and_no_fewer(family, needed):
+    """By numbers, and by what happens to a perfect effect among heads that have none."""
+    assert family.prompts_needed() == needed
+    for n in {needed or 40, (needed or 40) - 1}:
+        p = np.ones(family.count)
+        perfect = np.ones((n, 1))
+        p[0] = (sign_flip_p if family.sides == 1 else two_sided_p)(perfect)[0]
+        q = false_discovery_q(p, family.correction)[0]
+        assert q == pytest.approx(family.smallest_q(n))
+        assert (q < 0.05) == (n == needed) == (family.too_few(n) is None)
+
+
+def test_what_too_few_prompts_are_told():
+    assert Family(144).too_few(11) == (
+        "with 11 prompts no p is below 0.00049; a single real effect among 144 tests can't reach q < 0.05 "
+        "(BH: at best 0.07): take 12 prompts or more"
+    )
+    assert Family(24, 2, "by").too_few(1, "template") == (
+        "with 1 template nothing can be tested; a single real effect among 24 tests can't reach q < 0.05 "
+        "(BY: at best 1): take 12 templates or more"
+    )
+    assert "no number of prompts is enough, for no p is below 2e-05" in Family(9_999, 2).too_few(99)
+    assert Family(144).too_few(12) is None
+    assert Family(144).too_few(12, level=0.01) is not None
 
 
 # ------------------------------------------------------------------------------ false discoveries
@@ -145,7 +234,7 @@ def test_q_by_hand():
 
 
 def test_q_over_the_heads_of_gpt2():
-    """facts.md §9: 144 heads; the best has q = 144 p, or 144 · 5.55 p under any dependence."""
+    """144 heads; the best has q = 144 p, or 144 · 5.55 p under any dependence."""
     p = np.full(144, 0.9)
     p[17] = 1e-5
     assert false_discovery_q(p)[17] == pytest.approx(144e-5)
@@ -154,36 +243,70 @@ def test_q_over_the_heads_of_gpt2():
     assert false_discovery_q(p, "by")[17] == pytest.approx(144e-5 * harmonic)
 
 
-def correlated(reps: int, heads: int, effect: float = 0.0, effects: int = 0) -> np.ndarray:
-    """(rep, head) p of differences that share half their variance through the prompts."""
+def correlated(
+    reps: int, heads: int, effect: float = 0.0, effects: int = 0, opposed: bool = False
+) -> np.ndarray:
+    """(rep, head) p of differences that share half their variance through the prompts.
+
+    Args:
+        opposed: what they share has the other sign in every other head.
+    """
     shared, own = generator(0), generator(1)
     common = shared.normal(size=(10, reps, 1))
+    if opposed:
+        common = common * np.where(np.arange(heads) % 2, 1, -1)
     values = (common + own.normal(size=(10, reps, heads))) / np.sqrt(2)
     values[..., :effects] += effect
     return sign_flip_p(values.reshape(10, -1)).reshape(reps, heads)
 
 
-def test_false_discoveries_are_held_on_null_data():
-    """400 tables of 20 heads without any effect, correlated by 0.5 since heads share prompts.
+def any_found(p: np.ndarray, correction: str) -> float:
+    """Share of tables (rows) that hold a q < 0.05."""
+    return float(np.mean([(false_discovery_q(row, correction) < 0.05).any() for row in p]))
 
-    A table with any q < 0.05 is a false discovery: measured 0.040 (at most 0.05 expected, standard
-    error 0.011), and 0.0075 by BY. Uncorrected, 0.325 of the tables hold a p < 0.05.
+
+@pytest.mark.parametrize(
+    "opposed, bh, by, uncorrected", [(False, 0.04, 0.0075, 0.325), (True, 0.045, 0.0075, 0.5125)]
+)
+def test_false_discoveries_are_held_on_null_data(opposed, bh, by, uncorrected):
+    """400 tables of 20 heads without any effect, correlated by 0.5 (or ± 0.5) since heads share prompts.
+
+    A table with any q < 0.05 is a false discovery: at most 0.05 of them are to be, standard error 0.011.
     """
-    p = correlated(400, 20)
-    q = np.stack([false_discovery_q(row) for row in p])
-    by = np.stack([false_discovery_q(row, "by") for row in p])
-    assert (q < 0.05).any(1).mean() < 0.05 + 3 * 0.011
-    assert (by < 0.05).any(1).mean() < 0.05
-    assert (p < 0.05).any(1).mean() > 0.25  # so there was something to hold
+    p = correlated(400, 20, opposed=opposed)
+    assert any_found(p, "bh") == bh < 0.05 + 3 * 0.011
+    assert any_found(p, "by") == by < 0.05
+    assert (p < 0.05).any(1).mean() == uncorrected  # so there was something to hold
 
 
-def test_effects_are_found_and_few_of_the_finds_are_false():
-    """4 of 20 heads have an effect of 3 standard deviations: all are found, 3.1 % of finds are false."""
+@pytest.mark.parametrize("correction, share", [("bh", 0.031), ("by", 0.012)])
+def test_effects_are_found_and_few_of_the_finds_are_false(correction, share):
+    """4 of 20 heads have an effect of 3 deviations: all are found, and at most 4 % of finds are false."""
     p = correlated(200, 20, effect=3.0, effects=4)
-    found = np.stack([false_discovery_q(row) for row in p]) < 0.05
+    found = np.stack([false_discovery_q(row, correction) for row in p]) < 0.05
     share_false = found[:, 4:].sum(1) / np.maximum(found.sum(1), 1)
-    assert share_false.mean() < 0.05 * 16 / 20 + 3 * share_false.std() / np.sqrt(200)
+    assert share_false.mean() == pytest.approx(share, abs=0.001) and share < 0.05 * 16 / 20
     assert found[:, :4].mean() > 0.95
+
+
+def test_another_correction_is_refused():
+    with pytest.raises(InterpError, match="correction='bonferroni': expected bh or by"):
+        check_correction("bonferroni")
+
+
+# ----------------------------------------------------------------------------------------- rankings
+
+
+def test_rank_correlations_are_those_of_scipy():
+    """With ties and holes; undefined with fewer than three columns in common, or where one is constant."""
+    a, b = generator().normal(size=(2, 50, 12)).round(1)
+    a[3, :4] = b[5, 2:5] = nan
+    found = spearman(a, b)
+    expected = [spearmanr(x, y, nan_policy="omit").statistic for x, y in zip(a, b, strict=True)]
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert spearman(a[0], b[0]) == pytest.approx(expected[0])
+    assert np.isnan(spearman(np.array([1.0, 2.0, nan]), np.array([3.0, 4.0, 5.0])))
+    assert np.isnan(spearman(np.ones(4), np.arange(4.0)))
 
 
 # ---------------------------------------------------------------------------- undefined on a prompt

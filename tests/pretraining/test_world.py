@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from interp.little_world import world
+from interp.pretraining import world
 
 BOS = 1
 

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from interp.config.training import TrainingConfig
-from interp.little_world import world
+from interp.pretraining import world
 
 CHECKPOINT = "checkpoint.pt"
 SPREAD = {"embed_tokens": 0.25, "q_proj": 0.08, "k_proj": 0.08}

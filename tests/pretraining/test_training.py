@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from interp.little_world import training, world
+from interp.pretraining import training, world
 
 TINY = training.TrainingConfig(
     seed=3,

@@ -1,0 +1,229 @@
+"""Several values of some keys in one command: a run for each combination, and one joined table.
+
+    python -m experiments.find_heads --multirun model=default,gpt2 seed=0,1,2 out=runs/many
+
+Values are those of Hydra's sweeps: `a,b`, `[a,b],[c]`, `range(0,5)`. All combinations are checked before
+the first runs. Each has a folder of its own in `out`, as if it had been run alone; the CSV tables that
+the runs have in common are joined in `out`, with the columns `run` (the folder) and `config.KEY` for each
+key that was given several values. A run that is refused does not stop the others: what is missing is
+said in the end, and the same command then goes on with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel
+
+from experiments.compose import compose
+from interp.config.common import Strict
+from interp.errors import IncompleteError, InterpError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from interp.runs.run_folder import RunFolder
+
+
+class Sweep(Strict):
+    """What the whole is made of, for its manifest: what all runs share, and what differs."""
+
+    experiment: str
+    files: tuple[str, ...]
+    settings: tuple[str, ...]
+    swept: dict[str, tuple[str, ...]]
+
+
+class Job(NamedTuple):
+    """One run of it: the swept values, as they were written, and the whole config."""
+
+    name: str
+    values: dict[str, str]
+    config: Any
+
+
+def run_many(
+    name: str, module: ModuleType, files: Sequence[Path], assignments: Sequence[str]
+) -> Path:
+    """Run every combination and join their tables.
+
+    Args:
+        name, module: the experiment.
+        files: of `--config`.
+        assignments: `key=value` each, some with several values.
+
+    Returns:
+        The folder of the whole.
+
+    Raises:
+        InterpError: nothing is given several values, a combination is refused; a run was (what the
+            others have made stays, and the same command goes on).
+    """
+    from interp.runs.run_folder import open_run
+
+    out, overwrite, rest = _own(assignments)
+    settings, swept = _several(rest)
+    jobs = list(_jobs(name, module, files, settings, swept))
+    whole = Sweep(
+        experiment=name,
+        files=tuple(map(str, files)),
+        settings=tuple(settings),
+        swept={key: tuple(values) for key, values in swept.items()},
+    )
+    command = ["python", "-m", f"experiments.{name}", "--multirun", *assignments]
+    title = f"{name}_multirun"
+    with open_run(out, title, whole, overwrite=overwrite, resume=True, command=command) as folder:
+        refused = {}
+        for number, job in enumerate(jobs, 1):
+            print(f"\n=== {number} of {len(jobs)}: {job.name}", flush=True)
+            try:
+                _run(name, module, folder, job)
+            except InterpError as error:
+                print(f"refused: {error}", flush=True)
+                folder.log.warning("%s was refused: %s", job.name, error)
+                refused[job.name] = str(error)
+        done = [job for job in jobs if job.name not in refused]
+        for table, joined in _joined(folder, done):
+            _save(folder, table, joined)
+            print(f"\n{table}: {len(joined)} rows of {joined.run.nunique()} runs")
+        if refused:
+            first, why = next(iter(refused.items()))
+            what = f"{len(refused)} of {len(jobs)} runs were refused ({first}: {why})"
+            if not done:
+                raise InterpError(what)
+            raise IncompleteError(f"{what}; the others and their joined table are in {folder.root}")
+    return folder.root
+
+
+def _own(assignments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
+    """(`out`, `overwrite`, the other assignments): these two are of the whole, not of each run."""
+    own = {"out": None, "overwrite": "false"}
+    rest = []
+    for assignment in assignments:
+        key, _, value = assignment.partition("=")
+        if key in own:
+            own[key] = value
+        else:
+            rest.append(assignment)
+    if own["overwrite"] not in ("true", "false"):
+        raise InterpError(f"command line: overwrite={own['overwrite']}: expected true or false")
+    return own["out"], own["overwrite"] == "true", rest
+
+
+def _several(assignments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """(the assignments of one value, key → values of those with several)."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    one, several = [], {}
+    for assignment in assignments:
+        try:
+            override = OverridesParser.create().parse_override(assignment)
+        except HydraException:  # text, which compose takes as it is, or says what is wrong with it
+            one.append(assignment)
+            continue
+        if not override.is_sweep_override():
+            one.append(assignment)
+            continue
+        key = assignment.partition("=")[0]
+        values = [re.sub(r"\\(.)", r"\1", value) for value in override.sweep_string_iterator()]
+        if key in several:
+            raise InterpError(f"command line: {key} is given several values twice")
+        if len(set(values)) < len(values):
+            raise InterpError(f"command line: {assignment}: a value is there twice")
+        several[key] = values
+    if not several:
+        raise InterpError(
+            "command line: --multirun: expected a key with several values, such as seed=0,1,2"
+        )
+    return one, several
+
+
+def _jobs(
+    name: str,
+    module: ModuleType,
+    files: Sequence[Path],
+    settings: Sequence[str],
+    swept: dict[str, list[str]],
+) -> Iterator[Job]:
+    for number, values in enumerate(itertools.product(*swept.values())):
+        given = dict(zip(swept, values, strict=True))
+        words = [f"{key}={value}" for key, value in given.items()]
+        config = compose(name, module.Config, [*settings, *words], files)
+        slug = re.sub(r"[^\w.=+-]+", "_", "_".join(words))[:100]
+        yield Job(f"{number}_{slug}", given, config)
+
+
+def _run(name: str, module: ModuleType, folder: RunFolder, job: Job) -> None:
+    """One run in its own folder; nothing where it is done already."""
+    from experiments.paper import write_for_paper
+    from interp.runs.run_folder import open_run
+
+    root = folder.path(job.name)
+    if _is_done(root, job.config):
+        print("done before")
+        return
+    resume = getattr(module, "RESUMES", False)
+    config = job.config.model_copy(update={"out": str(root)})
+    # What a run that can't go on left behind is of this very command, and made anew.
+    anew = root.exists() and not resume
+    with open_run(
+        root, name, config, overwrite=anew, resume=resume, command=_command(name, config)
+    ) as inner:
+        if module.run(config, inner) is not None:
+            folder.log.warning("%s came out different", job.name)
+        write_for_paper(inner, config)
+
+
+def _command(name: str, config: BaseModel) -> list[str]:
+    return ["python", "-m", f"experiments.{name}", "--config", f"{config.out}/config.yaml"]  # type: ignore[attr-defined]
+
+
+def _is_done(root: Path, config: BaseModel) -> bool:
+    try:
+        manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    mine = config.model_dump(mode="json") | {"out": None, "overwrite": None}
+    return manifest["status"] == "done" and manifest["config"] | {
+        "out": None,
+        "overwrite": None,
+    } == json.loads(json.dumps(mine))
+
+
+def _joined(folder: RunFolder, jobs: Sequence[Job]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The CSV tables that all runs have, each with a column for the run and for what was swept."""
+    import pandas as pd
+
+    from interp.results import tables
+    from interp.runs.rerun import finished_run
+
+    manifests = {job.name: finished_run(folder.root / job.name) for job in jobs}
+    names = [{file for file in m["files"] if file.endswith(".csv")} for m in manifests.values()]
+    for name in sorted(set.intersection(*names)) if names else ():
+        parts = []
+        for job in jobs:
+            try:
+                part = tables.read(folder.root / job.name / name)
+            except InterpError as error:  # a table that is none of ours
+                folder.log.warning("%s is not joined: %s", name, error)
+                break
+            columns = {"run": job.name} | {f"config.{k}": v for k, v in job.values.items()}
+            for place, (column, value) in enumerate(columns.items()):
+                part.insert(place, column, value)
+            parts.append(part)
+        else:
+            yield name, pd.concat(parts, ignore_index=True)
+
+
+def _save(folder: RunFolder, name: str, table: pd.DataFrame) -> None:
+    from interp.results import tables
+
+    folder.write(name, partial(tables.write, table))

@@ -1,0 +1,108 @@
+"""A table for a paper: LaTeX with booktabs' rules, the first rows of each role, numbers with intervals.
+
+    0.91 [0.89, 0.93]      a number and its interval: NAME, NAME_low, NAME_high, or ci_low, ci_high behind it
+    --                     undefined; the caption says so
+
+Columns that are the same in all rows are left to the caption. Written by pandas' Styler.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+_UNWANTED = ("undefined_reason", "attention_path", "n_undefined")
+_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
+    character: rf"\{character}" for character in "&%$#_{}"
+}
+_ESCAPES["−"] = "$-$"  # pdflatex has no such character in text
+
+
+def as_latex(table: pd.DataFrame, *, top: int = 10, caption: str = "", label: str = "") -> str:
+    """The first rows of a table as a LaTeX float; needs \\usepackage{booktabs}.
+
+    Args:
+        table: as `tables.read` gives it, best first.
+        top: rows kept; of each role, where the table has several.
+        caption: text; it is escaped. What is the same in all rows and how many rows there are is added.
+        label: of \\label.
+
+    Returns:
+        The source. Text is escaped, so that a token such as ``%`` or ``\\`` is shown as it is.
+    """
+    groups = ["role"] if "role" in table and table["role"].nunique() > 1 else []
+    shown = table.groupby(groups, sort=False).head(top) if groups else table.head(top)
+    shown = shown.drop(columns=[name for name in _UNWANTED if name in shown])
+    shown = shown.dropna(axis="columns", how="all")
+    same = {name: shown[name].iloc[0] for name in shown if _is_said_once(shown[name])}
+    cells = _cells(shown.drop(columns=[*same]))
+    said = [f"{name} {value}" for name, value in same.items()]
+    if len(shown) < len(table):
+        said.append(f"{len(shown)} of {len(table)} rows")
+    if cells.isin(["--"]).any(axis=None):
+        said.append("--: undefined")
+    whole = ". ".join(part for part in (caption.rstrip("."), "; ".join(said)) if part)
+    text = cells.map(lambda cell: cell if cell == "--" else escape(cell))
+    text.columns = [escape(name) for name in text.columns]
+    numbers = "".join("l" if _is_text(shown, name) else "r" for name in cells)
+    return text.style.hide(axis="index").to_latex(
+        hrules=True,
+        column_format=numbers,
+        position="tb",
+        position_float="centering",
+        caption=escape(whole) + ".",
+        label=label or None,
+    )
+
+
+def escape(text: str) -> str:
+    """Text as LaTeX shows it unchanged."""
+    return "".join(_ESCAPES.get(character, character) for character in text)
+
+
+def _is_said_once(column: pd.Series) -> bool:
+    """Whether it goes into the caption: text or counts that are the same all the way down."""
+    once = len(column) > 1 and column.nunique(dropna=False) == 1
+    return (
+        once and (column.name not in ("layer", "head")) and not pd.api.types.is_float_dtype(column)
+    )
+
+
+def _cells(shown: pd.DataFrame) -> pd.DataFrame:
+    """The same as text, every number beside its interval."""
+    found: dict[str, list[str]] = {}
+    ends = {}
+    for name in shown:
+        if f"{name}_low" in shown and f"{name}_high" in shown:
+            ends[name] = (f"{name}_low", f"{name}_high")
+    if "ci_low" in shown:  # of the number that stands before it
+        ends[shown.columns[shown.columns.get_loc("ci_low") - 1]] = ("ci_low", "ci_high")
+    within = {end for pair in ends.values() for end in pair}
+    for name in shown:
+        if name in within:
+            continue
+        as_p = name.split("_")[0] in ("p", "q")
+        column = [_number(value, as_p) for value in shown[name]]
+        if name in ends:
+            low, high = (shown[end] for end in ends[name])
+            column = [
+                cell if math.isnan(a) or math.isnan(b) else f"{cell} [{_number(a)}, {_number(b)}]"
+                for cell, a, b in zip(column, low, high, strict=True)
+            ]
+        found[str(name)] = column
+    return pd.DataFrame(found)
+
+
+def _number(value: object, as_p: bool = False) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return "--"
+    if isinstance(value, float):
+        size = abs(value)
+        digits = ".2g" if as_p else ".3f" if size < 1 else ".2f" if size < 1000 else ",.0f"
+        return f"{value:{digits}}".replace("-", "−")
+    return str(value)
+
+
+def _is_text(shown: pd.DataFrame, name: str) -> bool:
+    return not pd.api.types.is_numeric_dtype(shown[name])
