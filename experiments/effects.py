@@ -92,7 +92,7 @@ def swept(
     part: str = "",
 ) -> Found:
     """Measure under a progress bar; what is finished is kept, and found again by the same command."""
-    from interp.editing.parts import Parts
+    from interp.runs.parts import Parts
 
     kept = Parts(
         folder.path("parts") / part,

@@ -12,6 +12,8 @@ from experiments.launch import launch
 from interp.config.scoring import FindInductionConfig as Config
 from interp.runs.run_folder import RunFolder
 
+RESUMES = True
+
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score both induction roles and the duplicate-token role."""

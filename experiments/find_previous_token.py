@@ -11,6 +11,8 @@ from experiments.launch import launch
 from interp.config.scoring import FindPreviousTokenConfig as Config
 from interp.runs.run_folder import RunFolder
 
+RESUMES = True
+
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score the previous-token role and its neighbour."""

@@ -14,6 +14,8 @@ from experiments.launch import launch
 from interp.config.scoring import FindSinksConfig as Config
 from interp.runs.run_folder import RunFolder
 
+RESUMES = True
+
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score the sink roles."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.launch import progress
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from interp.config.scoring import FindConfig
     from interp.inputs.prompts import Prompt
     from interp.models.model import Model
+    from interp.runs.parts import Parts
     from interp.runs.run_folder import RunFolder
     from interp.scoring.roles import AnySink, Role
     from interp.scoring.scores import HeadScores
@@ -42,6 +44,7 @@ def score_and_save(
     prompts = make_prompts(config, model, folder, templates=True)
     say_too_few(config, folder, prompts, model.n_layers * model.n_heads, sides=1)
     sinks = None if rate is None else SinkRate(prompts, *rate)
+    kept = None if sinks else kept_parts(config, folder, model)  # the sink rate is seen in one go
     with progress(len(prompts), "prompts") as advance:
         scores = score_heads(
             model,
@@ -53,8 +56,11 @@ def score_and_save(
             correction=config.correction,
             seed=config.seed,
             also=[] if sinks is None else [sinks.look],
+            parts=kept,
             progress=advance,
         )
+    if kept is not None and kept.n_loaded:
+        folder.log.info("%d finished parts were taken over", kept.n_loaded)
     folder.record(
         attention_paths=sorted(scores.summary.attention_path.unique()),
         measured={"kind": "scores", "roles": [*scores.summary.role.unique()]},
@@ -69,6 +75,19 @@ def score_and_save(
     save_stability(config, folder, scores.per_prompt)
     sys.stdout.flush()
     draw(folder, "heads", figures.layer_by_head(tables.read(folder.path("table.csv"))))
+    folder.remove("parts")
+
+
+def kept_parts(config: FindConfig, folder: RunFolder, model: Model) -> Parts:
+    """Where finished batches are kept: of this model, config, prompts and these role files only."""
+    from interp.runs.files import sha256
+    from interp.runs.parts import Parts
+
+    names = (name.rpartition(":")[0] for name in getattr(config, "roles", ()))
+    own = [sha256(Path(file)) for file in names if file]
+    asked = config.model_dump_json(exclude={"out", "overwrite"})
+    prompts = folder.manifest["prompts"]["sha256"]
+    return Parts(folder.path("parts"), ["scores", model.weight_hash, asked, prompts, *own])
 
 
 def say(config: FindConfig, summary: pd.DataFrame) -> None:

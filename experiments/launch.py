@@ -122,13 +122,14 @@ def carry_out(name: str, arguments: Sequence[str], module: ModuleType) -> tuple[
         InterpError: whatever the user can put right, in one line.
     """
     from experiments.compose import compose
-    from experiments.keys import keys_of
+    from experiments.keys import default_kinds, keys_of
     from experiments.paper import write_for_paper
     from interp.runs.run_folder import open_run
 
-    positional = getattr(module, "POSITIONAL", None)
+    positional: str | None = getattr(module, "POSITIONAL", None)
     many = [argument for argument in arguments if argument in ("-m", "--multirun")]
-    several = bool(positional) and keys_of(module.Config, {})[positional].textual == "many"
+    key = keys_of(module.Config, default_kinds(module.Config)).get(positional or "")
+    several = key is not None and key.textual == "many"
     files, assignments = _options([a for a in arguments if a not in many], positional, several)
     if many:
         if positional:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
@@ -49,11 +49,12 @@ def run(config: Config, path: Path) -> None:
     from interp.runs import files
 
     found = [one for folder in config.runs for one in read_runs(Path(folder).expanduser())]
+    load = lru_cache(maxsize=1)(_load)  # several runs of one model load it once
     chosen = [_heads(config, one) for one in found]  # refused, if at all, before a model is loaded
     with progress(len(found), "runs") as advance:
         sections = []
         for one, heads in zip(found, chosen, strict=True):
-            sections.append(_section(config, one, heads))
+            sections.append(_section(config, one, heads, load))
             advance()
     made = f"by interp {interp.__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     files.atomic_write(path, page(sections, made, config.most_rows).encode("utf-8", "replace"))
@@ -67,7 +68,9 @@ def run(config: Config, path: Path) -> None:
     print(f"{said}; {path.stat().st_size / 1e6:.1f} MB")
 
 
-def _section(config: Config, run: Contents, heads: dict[Head, str] | None) -> Section:
+def _section(
+    config: Config, run: Contents, heads: dict[Head, str] | None, load: Callable[..., Model]
+) -> Section:
     from interp.report.page import Section
 
     question = experiments().get(run.name, "")
@@ -76,7 +79,7 @@ def _section(config: Config, run: Contents, heads: dict[Head, str] | None) -> Se
     if not heads:
         return Section(run, question, no_viewer=NO_HEADS)
     try:
-        return Section(run, question, _viewer(config, run, heads))
+        return Section(run, question, _viewer(config, run, heads, load))
     except InterpError as error:
         raise InterpError(f"{run.folder}: {error}; viewer=false leaves the viewer out") from error
 
@@ -131,7 +134,9 @@ def _why(row: dict[str, Any]) -> str:
 # --- where they look -----------------------------------------------------------------------------
 
 
-def _viewer(config: Config, run: Contents, heads: dict[Head, str]) -> Viewer:
+def _viewer(
+    config: Config, run: Contents, heads: dict[Head, str], load: Callable[..., Model]
+) -> Viewer:
     import torch
 
     from interp.inputs.prompts import prompt_hash
@@ -144,7 +149,7 @@ def _viewer(config: Config, run: Contents, heads: dict[Head, str]) -> Viewer:
         torch.set_num_threads(config.threads)
     module = importlib.import_module(f"experiments.{run.name}")
     its = _config_of(run, module)
-    model = _load(its.model, its.revision, its.trust_remote_code, its.device, its.dtype)
+    model = load(its.model, its.revision, its.trust_remote_code, its.device, its.dtype)
     checks = [_same("weights", model.weight_hash, run.manifest["model"]["weight_hash"])]
     prompts = _prompts(run, its, module, model)
     if "prompts" in run.manifest:
@@ -188,9 +193,7 @@ def _config_of(run: Contents, module: ModuleType) -> Any:
     return config
 
 
-@cache
 def _load(name: str, revision: str | None, remote_code: bool, device: str, dtype: str) -> Model:
-    """Several runs of one model load it once."""
     from interp.models.model import load_model
 
     return load_model(

@@ -43,9 +43,9 @@ def load(config: RunConfig, folder: RunFolder) -> Model:
     from interp.models.checks import check_model
     from interp.models.model import load_model
 
-    source = getattr(config, "prompts", None)
-    if getattr(source, "path", None) is not None:
-        make.read_text(source.path)  # refused before a model is loaded, which may take minutes
+    path = getattr(getattr(config, "prompts", None), "path", None)
+    if path is not None:
+        make.read_text(path)  # refused before a model is loaded, which may take minutes
     set_threads(config, folder)
     model = load_model(
         config.model,

@@ -19,7 +19,7 @@ EXPERIMENTS = Path(experiments.__file__).parent
 
 LINE = (
     ["errors", "arguments"],
-    ["runs.files", "runs.lock", "runs.environment", "runs.strict_yaml"],  # what a run stands on
+    ["runs.files", "runs.parts", "runs.lock", "runs.environment", "runs.strict_yaml"],  # what a run stands on
     ["attention.masks", "attention.kernels", "attention.pattern", "attention.door"],
     ["models.checkpoint_checks", "models.loading", "models.tokens", "models.model"],
     [
@@ -53,7 +53,7 @@ LINE = (
     ["pretraining.world", "pretraining.training"],
     ["inputs.tasks", "inputs.pronoun_frames", "inputs.sentences", "inputs.years"],
     ["inputs.pronoun_sets"],
-    ["editing.metrics", "editing.parts", "editing.passes", "editing.sweep"],  # many edits at once
+    ["editing.metrics", "editing.passes", "editing.sweep"],  # many edits at once
     [
         "interventions.effects",
         "interventions.ablation",

@@ -58,7 +58,12 @@ def test_a_run_prints_its_results_and_keeps_them(
     assert manifest["status"] == "done"
     assert manifest["seed"] == 3
     assert manifest["command"] == ["python", "-m", "experiments.find_sinks", "out=a/b", "seed=3"]
-    assert manifest["files"].keys() == {"config.yaml", "figures/map.png", "methods.txt", "table.csv"}
+    assert manifest["files"].keys() == {
+        "config.yaml",
+        "figures/map.png",
+        "methods.txt",
+        "table.csv",
+    }
     assert "wrote a table" in Path("a/b/log.txt").read_text(encoding="utf-8")
     assert sorted(path.name for path in here.iterdir()) == ["a"]
 
@@ -302,6 +307,24 @@ def test_every_experiment_has_light_help() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     for name in names:
         assert f"python -m experiments.{name} [--config FILE.yaml]" in done.stdout
+
+
+def test_the_example_that_help_gives_of_reproduce_is_no_run_of_its_own(capfd) -> None:
+    assert launch("reproduce", ["--help"]) == 0
+    line = next(line for line in capfd.readouterr().out.splitlines() if "e.g. python" in line)
+    assert line.endswith(" run=runs/first out=runs/first_again")
+
+
+def test_one_value_stands_by_itself_where_one_is_taken(capfd) -> None:
+    assert launch("reproduce", ["a", "it's"]) == 2
+    assert "one run is expected, and 2 are given: a, it's" in capfd.readouterr().err
+
+
+def test_a_list_without_its_wrong_items_is_no_second_mistake(capfd) -> None:
+    assert launch("check_circuit", ["shares=[0]"]) == 2
+    assert "(and " not in capfd.readouterr().err
+    assert launch("check_circuit", ["shares=[0]", "top=0", "seed=-1"]) == 2
+    assert capfd.readouterr().err.endswith("(and 2 more)\n")
 
 
 def test_as_a_process_nothing_heavy_is_loaded_for_bad_input(here: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from traitlets.config import Config
 
 ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -68,9 +67,7 @@ def test_runs_in_an_empty_folder(path, tmp_path):
     """No error, no warning, nothing on standard error; and a reader sees tables and pictures."""
     notebook = read(path)
     where = {"metadata": {"path": tmp_path}}
-    # By sockets in files: no port that others could listen to, and no warning of it.
-    config = Config(KernelManager={"transport": "ipc"})
-    NotebookClient(notebook, config=config, resources=where, timeout=500).execute()
+    NotebookClient(notebook, resources=where, timeout=500).execute()
     outputs = [output for cell in code_of(notebook) for output in cell.outputs]
     said = [output.text for output in outputs if output.get("name") == "stderr"]
     assert not said

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import multirun
 from experiments.compose import compose
 from experiments.launch import _options
 from interp.models.model import ALIASES
@@ -36,6 +37,10 @@ def test_commands_are_accepted(experiment, rest):
     if "--help" in arguments:
         return
     module = importlib.import_module(f"experiments.{experiment}")
+    if "--multirun" in arguments:
+        _, _, rest = multirun._own([a for a in arguments if a != "--multirun"])
+        assert len([*multirun._jobs(experiment, module, [], *multirun._several(rest))]) > 2
+        return
     files, assignments = _options(arguments, getattr(module, "POSITIONAL", None))
     assert not files
     compose(experiment, module.Config, assignments)

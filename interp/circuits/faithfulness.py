@@ -62,7 +62,11 @@ class Faithfulness(Findings):
         return self.summary[SHORT].head(n)
 
     def figure(self) -> Figure:
-        """Growing sets as curves, named ones as bars, beside random sets."""
+        """Growing sets as curves, named ones as bars, beside random sets.
+
+        Raises:
+            InterpError: no growing sets.
+        """
         return growing_and_named(self.summary, self.areas)
 
 

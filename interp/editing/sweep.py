@@ -8,7 +8,7 @@ sweep whose sample differs by more than ``tolerance`` is refused. Changes that r
 measured too, and an effect no larger than that is 0: else it could pass for a significant one.
 
 Before it begins, the sweep says what it will do and, from its first clean pass, how long that should
-take. Finished batches can be kept in a folder (:class:`~interp.editing.parts.Parts`): the same sweep, stopped
+take. Finished batches can be kept in a folder (:class:`~interp.runs.parts.Parts`): the same sweep, stopped
 and started again, takes them from there.
 """
 
@@ -28,7 +28,6 @@ from interp.arguments import whole_number
 from interp.attention.kernels import Engine
 from interp.editing.edits import Cut, Placed, Redirect, Replace, edited
 from interp.editing.metrics import Metric, last_places, positions
-from interp.editing.parts import Parts
 from interp.editing.passes import (
     Begin,
     Cell,
@@ -46,6 +45,7 @@ from interp.inputs.prompts import Prompt
 from interp.inputs.tasks import Example, check_examples
 from interp.models.forward import BATCH_TOKENS, logits_at
 from interp.models.model import Model, check_loaded
+from interp.runs.parts import Parts
 
 AUDITED = 3
 # Tokens below which a pass costs about the same however few they are.

@@ -25,7 +25,6 @@ from torch import Tensor
 from interp.attention.kernels import Engine
 from interp.editing.edits import Edit, Recording, edited
 from interp.editing.metrics import METRICS, Metric, usual_metric
-from interp.editing.parts import Parts
 from interp.editing.passes import kept_pass, split
 from interp.editing.sites import Site
 from interp.editing.sweep import Plan, sweep
@@ -36,6 +35,7 @@ from interp.models.forward import BATCH_TOKENS, batches, logits_at
 from interp.models.model import Model
 from interp.results.findings import Effects
 from interp.results.tables import EFFECTS_PER_PROMPT
+from interp.runs.parts import Parts
 
 NamedCell = tuple[dict[str, Any], Sequence[Edit]]
 """What a cell is called, by columns of the table, and its edits."""

@@ -20,10 +20,11 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from interp.results.figures import COLORS, STYLE, Drawing, with_unit
+from interp.results.influence_tables import QUADRANTS
 
 NAMED = 8
-# Where a name may stand, seen from its point, in points: near it, above or below, right or left; then farther.
-CORNERS = [(side * x, y) for x in (3, 22, 41) for y in (3, -9, 13, -19) for side in (1, -1)]
+# Where a name may stand, in points from its dot: near it, above or below, right or left; then farther.
+CORNERS = [(side * x, y) for x in (3, 22, 41, 60) for y in (3, -9, 13, -19) for side in (1, -1)]
 THREAD = {"arrowstyle": "-", "linewidth": 0.4, "color": "0.6", "shrinkA": 0, "shrinkB": 2}
 
 
@@ -105,7 +106,6 @@ def _reach(table: pd.DataFrame) -> np.ndarray:
 
 
 def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
-    from interp.interventions.quadrants import QUADRANTS
 
     size = table[judge].abs()
     for color, quadrant in zip((*COLORS[:3], "0.7"), QUADRANTS, strict=True):
@@ -136,7 +136,7 @@ def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
 
 
 def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """A name beside each point, at the first of its corners within the axes where it covers no other name.
+    """A name beside each point, at the first of its corners within the axes that covers no name and no dot.
 
     To be called when all else is drawn, so that the axes have their size.
     """
@@ -144,6 +144,12 @@ def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
     if figure is not None and (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
     room = axis.get_window_extent()
+    dots = [
+        Bbox.from_bounds(x - 3, y - 3, 6, 6)
+        for line in axis.lines
+        if line.get_marker() == "o"
+        for x, y in axis.transData.transform(line.get_xydata())
+    ]
     taken: list[Bbox] = []
     for text, x, y in points:
         for corner in CORNERS:
@@ -160,7 +166,7 @@ def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
             label.get_window_extent()  # puts it in its place
             box = Text.get_window_extent(label)  # of the name alone, without the thread
             inside = room.containsx(box.x0) and room.containsx(box.x1)
-            free = not any(box.overlaps(other) for other in taken)
+            free = not any(box.overlaps(other) for other in (*taken, *dots))
             if (inside and free) or corner == CORNERS[-1]:
                 break
             label.remove()

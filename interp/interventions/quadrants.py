@@ -22,12 +22,11 @@ from matplotlib.figure import Figure
 from interp.interventions.influence_figure import weight_and_influence
 from interp.results import stats
 from interp.results.findings import Findings
-from interp.results.influence_tables import AGREEMENT, INFLUENCE, QUANTITIES
+from interp.results.influence_tables import AGREEMENT, INFLUENCE, QUADRANTS, QUANTITIES
 
 WEIGHTS = ("mass", "value_weighted", "direct_logit")
 EFFECTS = ("total_zero", "total_mean", "total_resample", "direct", "attribution")
 HEAD = ["layer", "head"]
-QUADRANTS = ("looked at, used", "looked at, unused", "used, hardly looked at", "neither")
 N_DRAWS = 2_000
 
 PerTemplate = dict[str, Float[np.ndarray, "template head"]]

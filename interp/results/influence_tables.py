@@ -27,6 +27,8 @@ QUANTITIES = {
 UNWEIGHED = ("mass", "value_weighted")
 """Those that may be undefined: a prompt may have no target."""
 
+QUADRANTS = ("looked at, used", "looked at, unused", "used, hardly looked at", "neither")
+
 INFLUENCE_PER_PROMPT = pa.DataFrameSchema(
     _WEIGHED
     | {
@@ -55,7 +57,9 @@ INFLUENCE = pa.DataFrameSchema(
     _WEIGHED
     | {
         "quadrant": pa.Column(
-            str, description="looked and used, see interp/interventions/influence.py"
+            str,
+            pa.Check.isin(QUADRANTS),
+            description="looked and used, see interp/interventions/quadrants.py",
         )
     }
     | {

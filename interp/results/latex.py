@@ -45,7 +45,7 @@ def as_latex(table: pd.DataFrame, *, top: int = 10, caption: str = "", label: st
     whole = ". ".join(part for part in (caption.rstrip("."), "; ".join(said)) if part)
     text = cells.map(lambda cell: cell if cell == "--" else escape(cell))
     text.columns = [escape(name) for name in text.columns]
-    numbers = "".join("l" if _is_text(shown, name) else "r" for name in cells)
+    numbers = "".join("l" if _is_text(shown[name]) else "r" for name in cells)
     return text.style.hide(axis="index").to_latex(
         hrules=True,
         column_format=numbers,
@@ -71,18 +71,20 @@ def _is_said_once(column: pd.Series) -> bool:
 
 def _cells(shown: pd.DataFrame) -> pd.DataFrame:
     """The same as text, every number beside its interval."""
-    found: dict[str, list[str]] = {}
-    ends = {}
-    for name in shown:
-        if f"{name}_low" in shown and f"{name}_high" in shown:
-            ends[name] = (f"{name}_low", f"{name}_high")
-    if "ci_low" in shown:  # of the number that stands before it
-        ends[shown.columns[shown.columns.get_loc("ci_low") - 1]] = ("ci_low", "ci_high")
+    names = [str(name) for name in shown]
+    ends = {
+        name: (f"{name}_low", f"{name}_high")
+        for name in names
+        if f"{name}_low" in names and f"{name}_high" in names
+    }
+    if "ci_low" in names:  # of the number that stands before it
+        ends[names[names.index("ci_low") - 1]] = ("ci_low", "ci_high")
     within = {end for pair in ends.values() for end in pair}
-    for name in shown:
+    found = {}
+    for name in names:
         if name in within:
             continue
-        as_p = name.split("_")[0] in ("p", "q")
+        as_p = name.partition("_")[0] in ("p", "q")
         column = [_number(value, as_p) for value in shown[name]]
         if name in ends:
             low, high = (shown[end] for end in ends[name])
@@ -90,7 +92,7 @@ def _cells(shown: pd.DataFrame) -> pd.DataFrame:
                 cell if math.isnan(a) or math.isnan(b) else f"{cell} [{_number(a)}, {_number(b)}]"
                 for cell, a, b in zip(column, low, high, strict=True)
             ]
-        found[str(name)] = column
+        found[name] = column
     return pd.DataFrame(found)
 
 
@@ -104,5 +106,5 @@ def _number(value: object, as_p: bool = False) -> str:
     return str(value)
 
 
-def _is_text(shown: pd.DataFrame, name: str) -> bool:
-    return not pd.api.types.is_numeric_dtype(shown[name])
+def _is_text(column: pd.Series) -> bool:
+    return not pd.api.types.is_numeric_dtype(column)

@@ -141,8 +141,8 @@ def _influence(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iter
         f"{measured['target']}, and direct logit attribution, beside its influence on the "
         f"{measured['metric']}: zero, mean and resample ablation, the direct effect, and a gradient "
         f"estimate. A head counts as looked at if its mass is above the null, above chance and at least "
-        f"{config['least_mass']:g}; as used if the effect of {config['judged_by']} ablation is not 0 and at least "
-        f"{config['least_share']:g} of what sets clean and corrupted prompts apart."
+        f"{config['least_mass']:g}; as used if the effect of {config['judged_by']} ablation is not 0 and "
+        f"at least {config['least_share']:g} of what sets clean and corrupted prompts apart."
     )
     yield (
         f"{_intervals(manifest, 'templates')}, also those of Spearman's rank correlation; p is from sign "

@@ -48,12 +48,20 @@ from interp.scoring.roles import ROLES, AnySink, Role, as_roles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from interp.runs.parts import Parts
+
 Roles = Sequence[Role | AnySink]
 
 LARGEST_SHIFT = 8
 # A head that is off the sink by less than this share of its attention says nothing about the rest.
 LEAST_OFF_SINK = 1e-3
 
+PATHS = (
+    "fused",
+    "tiled",
+    "transformer_lens",
+    "given",
+)  # of attention; pattern.py says what each is
 MEASURES = ("mass", "mass_off_sink", "learned_sink", "chance", "null", "n_queries", "position")
 
 
@@ -104,6 +112,7 @@ def score_heads(
     correction: Correction = "bh",
     seed: int = 0,
     also: Sequence[Callable[[int, Pattern, Tensor], None]] = (),
+    parts: Parts | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> HeadScores:
     """Score every head for every role in one forward pass over the prompts.
@@ -115,7 +124,9 @@ def score_heads(
         confidence: of the bootstrap interval over prompts (over templates where prompts name one).
         correction: how q holds false discoveries: "bh" or "by".
         seed: of the null's shifts, the bootstrap and the sign flips.
-        also: others who look at the same patterns in the same pass, as ``look(layer, pattern, z)``.
+        also: others who look at the same patterns in the same pass, as ``look(layer, pattern, z)``; of a
+            batch that is found among ``parts`` they see nothing.
+        parts: where finished batches are kept and found again; they must be of these very scores.
         progress: called with the number of prompts done after each batch.
 
     Raises:
@@ -128,8 +139,14 @@ def score_heads(
     if attention_path(model) != "door" and batch_size is None:
         batch_size = 1
     frames = []
-    for batch in batches(prompts, batch_size):
+    for number, batch in enumerate(batches(prompts, batch_size)):
         scorer = BatchScorer(batch, wanted, seed)
+        kept = None if parts is None else parts.load(f"{number}", scorer.shape(model))
+        if kept is not None:
+            frames.append(scorer.restored(kept).frame())
+            if progress is not None:
+                progress(len(batch))
+            continue
 
         def look(layer: int, pattern: Pattern, z: Tensor, scorer: BatchScorer = scorer) -> None:
             scorer.look(layer, pattern)
@@ -138,6 +155,8 @@ def score_heads(
 
         capture(model, batch, look, engine=engine)
         frames.append(scorer.frame())
+        if parts is not None:
+            parts.save(f"{number}", scorer.kept(model))
         if progress is not None:
             progress(len(batch))
     per_prompt = pd.concat(frames, ignore_index=True)
@@ -209,6 +228,29 @@ class BatchScorer:
         ]
         stacked = {name: np.stack([score[name] for score in scores]) for name in MEASURES}
         self._layers[layer] = (pattern.path, stacked)
+
+    def shape(self, model: Model) -> tuple[int, ...]:
+        """Of what is kept of a batch: (layer, measure, role, prompt, head); the last measure is the path."""
+        sizes = len(MEASURES) + 1, len(self.roles), len(self.prompts), model.n_heads
+        return model.n_layers, *sizes
+
+    def kept(self, model: Model) -> np.ndarray:
+        """All scores as one array of that shape; NaN for a layer that has no attention."""
+        whole = np.full(self.shape(model), np.nan)
+        for layer, (path, scores) in self._layers.items():
+            for place, name in enumerate(MEASURES):
+                whole[layer, place] = scores[name]
+            whole[layer, -1] = PATHS.index(path)
+        return whole
+
+    def restored(self, kept: np.ndarray) -> BatchScorer:
+        """The scorer as it was when ``kept`` was made of it."""
+        for layer, scores in enumerate(kept):
+            path = scores[-1].flat[0]
+            if not np.isnan(path):
+                by_name = dict(zip(MEASURES, scores, strict=False))
+                self._layers[layer] = (PATHS[int(path)], by_name)
+        return self
 
     def frame(self) -> pd.DataFrame:
         """A row per layer, head, role and prompt."""

@@ -27,7 +27,6 @@ from interp.circuits.head_sets import (
 from interp.config.circuits import CheckCircuitConfig, DefaultIndirectObjects, Gpt2IndirectObjects
 from interp.editing.edits import Replace, edited
 from interp.editing.metrics import METRICS
-from interp.editing.parts import Parts
 from interp.editing.sites import Site
 from interp.errors import InterpError
 from interp.inputs.tasks import Task, copying, little_world
@@ -36,6 +35,7 @@ from interp.interventions.patching import patch
 from interp.models.forward import logits_at
 from interp.models.model import load_model
 from interp.results import stats, summaries, tables
+from interp.runs.parts import Parts
 
 CIRCUIT = DefaultIndirectObjects().classes
 EVERY = [(layer, head) for layer in range(3) for head in range(8)]

@@ -8,7 +8,6 @@ import torch
 
 from interp.editing.edits import Cut, Recording, Replace, edited
 from interp.editing.metrics import METRICS, normalised, positions
-from interp.editing.parts import Parts
 from interp.editing.passes import started_at
 from interp.editing.sites import Site
 from interp.editing.sweep import sweep
@@ -18,6 +17,7 @@ from interp.inputs.tasks import Example, Task
 from interp.interventions.effects import recorded
 from interp.models.forward import logits_at
 from interp.models.model import load_model
+from interp.runs.parts import Parts
 from tests.families import BYPASSING, CONFIGS, N_HEADS, N_LAYERS, tiny_model
 
 SERVED = [family for family in CONFIGS if family not in BYPASSING]

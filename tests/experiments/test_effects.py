@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from interp.interventions.gradients import attribute, audit
 from interp.interventions.patching import patch
 from interp.interventions.paths import trace_paths
 from interp.models.model import load_model
-from interp.results import summaries, tables
+from interp.results import figures, summaries, tables
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 ROOT = Path(experiments.__file__).parent.parent
@@ -70,7 +71,7 @@ def manifest_of(folder):
 KILLED = """
 import os, signal, sys
 from experiments.launch import launch
-from interp.editing.parts import Parts
+from interp.runs.parts import Parts
 
 save, saved = Parts.save, []
 
@@ -111,7 +112,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(here, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("interp.editing.parts.Parts.save", interrupt)
+        patched.setattr("interp.runs.parts.Parts.save", interrupt)
         assert start("patch_heads", *same).code == 130
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*.npz")} == parts
 
@@ -212,8 +213,55 @@ def test_estimates_without_an_audit_say_so(here, model, task):
 def test_what_has_no_gradient_is_refused(here):
     run = start("attribute_heads", "metric=flips", "out=run")
     assert (run.code, run.out) == (2, "")
-    assert (
-        run.err.startswith("attribute_heads: metric=flips has no gradient")
-        and run.err.count("\n") == 1
-    )
-    assert not (here / "run").exists()
+    assert 'metric = "flips": expected one of logit_difference' in run.err
+    assert run.err.count("\n") == 1 and not (here / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["patch_heads", "attribute_heads"])
+@pytest.mark.parametrize("site", ["attn_out", "resid_post"])
+def test_a_stream_as_a_whole(here, model, task, name, site):
+    """A row a layer, and a figure of them; all of the stream of the last layer brings back all."""
+    run = start(name, f"site={site}", "out=run")
+    assert run.code == 0, run.err
+    table = tables.read(here / "run" / "table.csv")
+    assert sorted(table.layer) == [0, 1, 2] and "head" not in table
+    if (name, site) == ("patch_heads", "resid_post"):
+        np.testing.assert_allclose(table.normalised, 1, atol=1e-4)
+    axis = figures.effects(table).axes[0]
+    assert [label.get_text() for label in axis.get_xticklabels()] == [site]
+    column = table.sort_values("layer").normalised
+    np.testing.assert_allclose(axis.images[0].get_array()[:, 0], column)
+
+
+@pytest.mark.parametrize(
+    "name, arguments, message",
+    [
+        ("check_circuit", ["ranking=no.csv"], "ranking: no table no.csv"),
+        ("knock_out_sinks", ["prompts.source=file", "prompts.path=no.txt"], "no text file no.txt"),
+        ("knock_out_sinks", ["prompts.length=15"], "prompts.length=15 is too short for first_keys"),
+        ("weight_vs_influence", ["target=answer"], "target=answer is not for task=copying"),
+        ("trace_paths", ["together=true", "receivers=q2.5"], "there is one: q2.5"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_it_is_loaded(
+    here, monkeypatch, name, arguments, message
+):
+    monkeypatch.setattr("interp.models.model.load_model", lambda *_, **__: 1 / 0)
+    keys = FEW if name != "knock_out_sinks" else FEW[:1]
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        assert launch(name, [*keys, *arguments, "out=run"]) == 2
+    assert message in err.getvalue() and err.getvalue().count("\n") == 1
+    assert [*here.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "name, argument, message",
+    [
+        ("ablate_heads", "together=9.9", "together: 9.9: .* has layers 0 to 2, no layer 9"),
+        ("trace_paths", "receivers=q9.0", "receivers: .* has layers 0 to 2, no layer 9"),
+        ("ablate_heads", "task.period=400", "copying, period=400: .* 801 tokens > 512"),
+    ],
+)
+def test_what_the_model_lacks_is_said_of_the_key(here, name, argument, message):
+    run = start(name, argument, "out=run")
+    assert run.code == 2 and re.search(message, run.err) and not (here / "run").exists()

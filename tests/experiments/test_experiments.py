@@ -33,6 +33,7 @@ from interp.inputs.prompts import repeated_random_prompts
 from interp.models.model import load_model
 from interp.results import summaries, tables
 from interp.runs import strict_yaml
+from interp.scoring import scores
 from interp.scoring.roles import ROLES
 from interp.weights.named_pairs import named_against_others
 
@@ -746,7 +747,7 @@ def refused(
     capfd.readouterr()
     code = launch(name, last_of_each(arguments))
     out, err = capfd.readouterr()
-    assert (code, out) == (2, "")
+    assert (code, out) == (2, ""), err
     assert err.startswith(f"{name}: ") and err.endswith("\n") and err.count("\n") == 1
     assert "Traceback" not in err and "internal error" not in err
     assert re.search(message, err), err
@@ -771,31 +772,56 @@ def test_attention_that_is_not_what_the_model_does_is_no_result(room, capfd, mon
     assert contents(room) == before
 
 
-def test_a_full_disk(room, capfd, monkeypatch):
+def test_a_full_disk_loses_nothing_that_was_finished(room, capfd, monkeypatch):
     def full(table, path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(tables, "write", full)
-    before = contents(room)
+    message = "the disk is full .*No space left.*; what was finished is in full$"
     refused(
         "find_heads",
-        ["model=model", "threads=1", *SHORT],
-        "the disk is full .*No space left",
+        ["model=model", "threads=1", *SHORT, "prompts.n_prompts=8", "out=full"],
+        message,
         capfd,
     )
-    assert contents(room) == before
+    assert [path.name for path in Path("full/parts").iterdir()] == ["0.npz"]
+    assert not Path("full/table.csv").exists()
 
 
-def test_an_interruption_in_the_middle_leaves_nothing(room, capfd, monkeypatch):
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("interp.scoring.scores.summarise", interrupt)
+def test_a_run_that_is_stopped_goes_on_and_ends_the_same(room, capfd, monkeypatch):
+    """Before the first batch nothing is left; after it the batch is there and not measured again."""
+    same = ["model=model", "threads=1", *SHORT, "prompts.n_prompts=4", "batch_size=1"]
     before = contents(room)
-    capfd.readouterr()
-    assert launch("find_heads", ["model=model", "threads=1", *SHORT]) == 130
+    capture, calls = scores.capture, []
+
+    def stopped_at(number: int) -> None:
+        def counted(*args, **kwargs):
+            calls.append(args)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            return capture(*args, **kwargs)
+
+        calls.clear()
+        monkeypatch.setattr(scores, "capture", counted)
+
+    stopped_at(1)
+    assert launch("find_heads", last_of_each([*same, "out=run"])) == 130
     assert capfd.readouterr().err == "find_heads: interrupted\n"
     assert contents(room) == before
+    stopped_at(3)
+    assert launch("find_heads", last_of_each([*same, "out=run"])) == 130
+    assert "what was finished is in run" in capfd.readouterr().err
+    assert sorted(path.name for path in Path("run/parts").iterdir()) == ["0.npz", "1.npz"]
+    Path("run/parts/1.npz").write_bytes(Path("run/parts/1.npz").read_bytes()[:100])  # half written
+    stopped_at(0)
+    assert launch("find_heads", last_of_each([*same, "out=run"])) == 0
+    assert len(calls) == 3
+    out = capfd.readouterr().out
+    assert launch("find_heads", last_of_each([*same, "out=whole"])) == 0
+    assert capfd.readouterr().out == out
+    for name in ("table.csv", "per_prompt.parquet", "heads.png"):
+        assert Path("run", name).read_bytes() == Path("whole", name).read_bytes(), name
+    assert not Path("run/parts").exists()
 
 
 # -------------------------------------------------------------------------------------- as a process

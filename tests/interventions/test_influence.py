@@ -104,8 +104,11 @@ def test_names_of_heads_near_each_other_do_not_cover_each_other():
     assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
     axis.clear()
     axis.set(xlim=(0, 1), ylim=(0, 1))
+    axis.plot([1.0] * 5, [0.5 + i / 500 for i in range(5)], "o")
     _name(axis, [(f"2.{i}", 1.0, 0.5 + i / 500) for i in range(5)])  # at the right edge
     boxes = [Text.get_window_extent(label) for label in axis.texts]
+    dots = axis.transData.transform(axis.lines[0].get_xydata())
+    assert not any(box.contains(*dot) for box in boxes for dot in dots)
     assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
     assert all(box.x1 <= axis.get_window_extent().x1 for box in boxes)
 
@@ -187,7 +190,7 @@ def test_the_figure_of_direct_and_total_effects(model):
 
     per_prompt, _ = decompose(model, little_world(model, n_prompts=4), "zero")
     figure = direct_and_total(summarise_effects(per_prompt))
-    assert figure.axes[0].get_xlabel() == "direct effect on logit difference"
+    assert figure.axes[0].get_xlabel() == "direct effect on logit difference (logits)"
 
 
 def test_a_metric_without_a_gradient_is_refused_before_anything_is_measured():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from gguf import GGUFWriter
 from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
@@ -208,6 +209,36 @@ def test_configs_by_every_name(tmp_path):
     with pytest.raises(InterpError, match=r"no config\.json"):
         (tmp_path / "empty").mkdir()
         load_config(str(tmp_path / "empty"))
+
+
+def write_gguf(path, *, layers=80, heads=64, kv=8, width=128, context=8192):
+    """A GGUF file of metadata alone, as if its weights were still to come."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_context_length(context)
+    writer.add_embedding_length(heads * width)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(28_672)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(32_000)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_a_gguf_file_without_weights(tmp_path):
+    """Its metadata is enough; and a file that is none is refused in one line."""
+    path = write_gguf(tmp_path / "big.gguf")
+    row = sizes([shape_of(load_config(str(path)), "big")], users=2).iloc[0]
+    assert (row.scheme, row.full_layers, row.values_per_token) == ("GQA", 80, 163_840)
+    assert row.bytes == 2 * 2 * 163_840 * 4096 and row.context == 4096
+    shape = shape_of(load_config(str(write_gguf(tmp_path / "mqa.gguf", kv=1))), "mqa")
+    assert (shape.scheme, shape.values, shape.limit) == ("MQA", 20_480, 8192)
+    (tmp_path / "cut.gguf").write_bytes(path.read_bytes()[:60])
+    with pytest.raises(InterpError, match=r"cut.gguf is damaged or truncated, or no GGUF file"):
+        load_config(str(tmp_path / "cut.gguf"))
 
 
 def test_the_growth_and_the_figure():

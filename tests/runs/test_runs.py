@@ -235,6 +235,42 @@ def test_overwriting_replaces_runs_only() -> None:
         assert content(Path("run")) == before
 
 
+def test_a_run_inside_a_finished_one_is_refused() -> None:
+    with open_run("run", "x", CONFIG):
+        inner = open_run(
+            "run/again", "x", CONFIG
+        )  # as `reproduce` does, and several runs in one command
+        inner._finish("done", None)
+        inner._close()
+    before = content(Path("run"))
+    for out in ("run/deep/inner", "run/again/inner"):
+        for overwrite in (False, True):
+            with pytest.raises(InterpError, match=r"is inside .*, which holds a finished run"):
+                open_run(out, "x", CONFIG, overwrite=overwrite)
+    assert content(Path("run")) == before
+
+
+def test_what_the_run_did_not_write_is_not_replaced() -> None:
+    with open_run("run", "x", CONFIG) as folder:
+        folder.write("sub/old.csv", "old")
+    Path("run/.DS_Store").write_text("of a file manager")
+    Path("run/notes.md").write_text("a month's work")
+    before = content(Path("run"))
+    with pytest.raises(
+        InterpError, match=r"run holds notes\.md, which the run in it did not write"
+    ):
+        open_run("run", "x", CONFIG, overwrite=True)
+    assert content(Path("run")) == before
+    Path("run/notes.md").unlink()
+    with open_run("run", "x", CONFIG, overwrite=True):
+        pass
+    assert {path.name for path in Path("run").iterdir()} == {
+        "config.yaml",
+        "log.txt",
+        "manifest.json",
+    }
+
+
 def test_making_room_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_run("run", "x", CONFIG) as folder:
         folder.write("old.csv", "old")

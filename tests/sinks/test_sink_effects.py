@@ -138,6 +138,42 @@ def test_masses_of_uniform_attention_on_paper():
     np.testing.assert_allclose(masses.ci_low, masses.ci_high, atol=1e-6)
 
 
+def test_queries_are_behind_all_keys_that_are_taken_away():
+    """Ten keys, more than are told apart: queries 8 and 9 would see nothing but these, and keep them."""
+    model = tiny()
+    with torch.no_grad():
+        for layer in model.hf_model.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    mass = (
+        sink_masses(model, PROMPTS, ["mask"], (10, 1))
+        .set_index(["knock_out", "n_keys", "key"])
+        .mass
+    )
+    queries = np.arange(10, N)
+    for key in range(SHOWN):
+        assert mass["none", 0, str(key)] == pytest.approx((1 / (queries + 1)).mean(), abs=1e-6)
+        assert mass["mask", 10, str(key)] == pytest.approx(0, abs=1e-6)
+        assert mass["mask", 1, str(key)] == pytest.approx(
+            (key > 0) * (1 / queries).mean(), abs=1e-6
+        )
+    assert mass["mask", 10, "current"] == pytest.approx((1 / (queries - 9)).mean(), abs=1e-6)
+    with pytest.raises(InterpError, match="ids-0 has 20 tokens; expected 21 or more"):
+        sink_masses(model, PROMPTS, ["mask"], (N,))
+
+
+def test_without_a_control_the_prompt_need_not_hold_one(model):
+    """Effects: a query behind the keys, and a token that it predicts."""
+    longest = N - 2
+    table, _ = knock_out_sinks(model, text_task(PROMPTS), ["mask"], (longest,), n_random=0)
+    losses = eager(model, hidden=range(longest))[0] - eager(model)[0]
+    found = table[table.metric == "loss"].set_index("prompt").effect
+    np.testing.assert_allclose(found, losses, atol=2e-4)
+    assert found.abs().min() > 1e-5
+    assert control_keys(PROMPTS, (longest,), 0) == {longest: []}
+    with pytest.raises(InterpError, match=r"a query behind the first 19 .* expected at least 21"):
+        knock_out_sinks(model, text_task(PROMPTS), ["mask"], (N - 1,), n_random=0)
+
+
 def test_a_learned_sink_is_counted_and_narrow_windows_are_left_out():
     """gpt-oss: of three layers only the middle one has queries that see the first keys."""
     model = tiny("gpt_oss")
@@ -236,7 +272,7 @@ def test_what_is_refused(model):
     with pytest.raises(InterpError, match=r"ids-0 has 20 tokens: too few .* expected at least 24"):
         knock_out_sinks(model, text_task(PROMPTS), first_keys=(6,))
     short = prompts_of_ids([[3, 4, 5, 6, 7, 8, 9, 10]])
-    with pytest.raises(InterpError, match="has 8 tokens; expected more than 8"):
+    with pytest.raises(InterpError, match="has 8 tokens; expected 9 or more"):
         sink_masses(model, short, ["mask"], (1,))
     with pytest.raises(InterpError, match="ids-0 is one token"):
         text_task(prompts_of_ids([[3]]))

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from interp.editing.parts import Parts
 from interp.errors import InterpError
+from interp.runs.parts import Parts
 
 VALUES = np.array([[[0.1, -2.5, np.nan], [3.0, 1e-300, -0.0]]])
 
