@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 POSITIONAL = "runs"
 WRITES, MARK = ".html", "interp report"
 USUAL_PROMPTS = 2
+MEASURES = ("mass", "effect")
+"""Columns by which a table ranks heads; the first that it has is said of each."""
 NO_HEADS = "This run ranks no query heads; heads=[LAYER.HEAD,...] chooses some."
 
 
@@ -104,31 +106,30 @@ def _heads(config: Config, run: Contents) -> dict[Head, str] | None:
 
 def _best(tables: Mapping[str, pd.DataFrame], n: int) -> Iterator[tuple[Head, str]]:
     """The first heads of the first table that ranks query heads; of several roles, the best of each first."""
-    ranked = (table for table in tables.values() if _ranks_heads(table))
-    table = next(ranked, None)
+    table = next((table for table in tables.values() if _ranks_heads(table)), None)
     if table is None:
         return
+    measure = next((name for name in MEASURES if name in table), None)
+    if measure is not None:
+        table = table[table[measure].notna()]  # undefined is not best
     groups = [rows for _, rows in table.groupby("role", sort=False)] if "role" in table else [table]
-    rows = (row for tier in zip_longest(*(g.to_dict("records") for g in groups)) for row in tier)
+    ranked = zip_longest(*(rows.to_dict("records") for rows in groups))
     seen: set[Head] = set()
-    for row in filter(None, rows):
+    for row in (row for tier in ranked for row in tier if row is not None):
         head = row["layer"], row["head"]
         if head not in seen and len(seen) < n:
             seen.add(head)
-            yield head, _why(row)
+            yield head, _why(row, measure)
 
 
 def _ranks_heads(table: pd.DataFrame) -> bool:
     return {"layer", "head"} <= {*table} and ("unit" not in table or {*table.unit} == {"head"})
 
 
-def _why(row: dict[str, Any]) -> str:
+def _why(row: Mapping[Any, Any], measure: str | None) -> str:
     """What the table says of a head, in a word."""
-    words = [str(row["role"]).replace("_", " ")] if "role" in row else []
-    measured = next((name for name in ("mass", "effect") if name in row), None)
-    if measured:
-        words += [*([] if words else [measured]), f"{row[measured]:.2f}"]
-    return " ".join(words)
+    word = str(row.get("role") or measure or "").replace("_", " ")
+    return word if measure is None else f"{word} {row[measure]:.2f}"
 
 
 # --- where they look -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from functools import partial
 from experiments.effects import counts, make_task, prompts_of, record_task, save, swept
 from experiments.launch import launch
 from experiments.scoring import draw, load
-from experiments.statistics import say_too_few
+from experiments.statistics import save_stability, say_too_few
 from interp.config.effects import SplitEffectsConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -55,6 +55,7 @@ def run(config: Config, folder: RunFolder) -> None:
     shown = [name for part in PARTS for name in (part, f"{part}_low", f"{part}_high")]
     order = wide.total.abs().sort_values(ascending=False, kind="stable").index[: config.top]
     print(tables.as_text(wide.loc[order, shown].reset_index()))
+    save_stability(config, folder, per_prompt)
     sys.stdout.flush()
     saved = tables.read(folder.path("table.csv"))
     draw(folder, "effects", influence_figure.direct_and_total(saved))

@@ -50,8 +50,11 @@ if TYPE_CHECKING:
     from interp.models.model import Model, load_model
     from interp.results.figures import layer_by_head, row_bars
     from interp.results.findings import Effects
+    from interp.results.stability import stability
+    from interp.results.stability_figure import stability_card
     from interp.results.summaries import summarise_effects
     from interp.runs.finished import Run, read_run
+    from interp.scoring.nulls import score_nulls
     from interp.scoring.reading import read_row
     from interp.scoring.roles import ROLES, Role, find_roles, role
     from interp.scoring.scores import HeadScores, score_heads
@@ -123,7 +126,10 @@ __all__ = [
     "role",
     "row_bars",
     "score_heads",
+    "score_nulls",
     "sink_masses",
+    "stability",
+    "stability_card",
     "summarise_effects",
     "summarise_influence",
     "summarise_sets",
@@ -192,8 +198,11 @@ _HOME = {
     "ROLES": "scoring.roles",
     "row_bars": "results.figures",
     "score_heads": "scoring.scores",
+    "score_nulls": "scoring.nulls",
     "sink_masses": "sinks.sink_mass",
     "Site": "editing.sites",
+    "stability": "results.stability",
+    "stability_card": "results.stability_figure",
     "summarise_effects": "results.summaries",
     "summarise_influence": "interventions.quadrants",
     "summarise_sets": "interventions.together",

@@ -19,7 +19,13 @@ EXPERIMENTS = Path(experiments.__file__).parent
 
 LINE = (
     ["errors", "arguments"],
-    ["runs.files", "runs.parts", "runs.lock", "runs.environment", "runs.strict_yaml"],  # what a run stands on
+    [
+        "runs.files",
+        "runs.parts",
+        "runs.lock",
+        "runs.environment",
+        "runs.strict_yaml",
+    ],  # what a run stands on
     ["attention.masks", "attention.kernels", "attention.pattern", "attention.door"],
     ["models.checkpoint_checks", "models.loading", "models.tokens", "models.model"],
     [
@@ -42,12 +48,27 @@ LINE = (
         "results.tables",
         "results.latex",
         "results.summaries",
+        "results.stability",
         "results.figures",
+        "results.stability_figure",
         "results.findings",
     ],  # of any table: they know of no model
-    ["scoring.scores", "scoring.sink_rate", "scoring.reading", "scoring.formation"],
+    [
+        "scoring.scores",
+        "scoring.nulls",
+        "scoring.sink_rate",
+        "scoring.reading",
+        "scoring.formation",
+    ],
     ["config.common", "config.scoring", "config.training", "config.effects", "config.circuits"],
-    ["lesson.config", "runs.methods", "runs.run_folder", "runs.single_file", "runs.rerun", "runs.finished"],
+    [
+        "lesson.config",
+        "runs.methods",
+        "runs.run_folder",
+        "runs.single_file",
+        "runs.rerun",
+        "runs.finished",
+    ],
     ["editing.sites", "editing.edits"],  # touching what passes the door
     ["weights.norms", "weights.head_weights", "weights.named_pairs", "weights.composition"],
     ["pretraining.world", "pretraining.training"],

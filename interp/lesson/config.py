@@ -213,7 +213,7 @@ class EvictCacheConfig(RunConfig):
     )
     by_head: bool = Field(
         default=True,
-        description="Also evict for each head alone, beside its sink score (slow: a pass a head and text).",
+        description="Also evict for each head alone, beside its sink score (slow: half a pass a head and text).",
     )
     n_checked: int = Field(
         default=1,
@@ -295,7 +295,7 @@ class EnglishFrames(Strict):
 
 
 class PublishedSet(Strict):
-    """A published set of your own copy, or from the hub: it is read and scored, and no part of it kept."""
+    """A published set, from a file of yours or the hub: it is read and scored, and no part of it kept."""
 
     kind: Literal["published"] = "published"
     path: NonEmpty | None = Field(

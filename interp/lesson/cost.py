@@ -32,7 +32,7 @@ import pandas as pd
 from scipy import stats as scipy_stats
 
 from interp.errors import InterpError
-from interp.lesson.attention_ways import WAYS, Measured, measure
+from interp.lesson.attention_ways import WAYS, Measured, count_flops, measure
 from interp.lesson.tables import ATTENTION_COST, COST_EXPONENTS
 from interp.runs.environment import available_memory
 
@@ -75,7 +75,7 @@ def measure_costs(
                     "fastest": min(found.seconds),
                     "slowest": max(found.seconds),
                     "memory": found.memory,
-                    "flops": found.flops,
+                    "flops": count_flops(way, n, n_heads, d_head),
                     "formula": 4 * n**2 * d_head * n_heads,
                     "difference": float(np.abs(found.output - reference).max()),
                     "n_heads": n_heads,

@@ -26,17 +26,28 @@ DIGITS, PLACES = 4, 6
 def table_data(table: pd.DataFrame, most_rows: int) -> dict[str, Any]:
     """A table as plain values: its columns, and how many rows it has.
 
+    What is the same in every row of several is said once, under "same", as are columns without a value.
+
     Args:
         table: one of ours; see ``interp.results.tables``.
         most_rows: rows that are given, from the first.
     """
-    columns = schema_of(table).columns
+    about = {str(name): column.description for name, column in schema_of(table).columns.items()}
+    same = [name for name in table if len(table) > 1 and table[name].nunique(dropna=False) == 1]
     shown = table.head(most_rows)
     return {
         "rows": len(shown),
         "all_rows": len(table),
+        "same": [
+            {
+                "name": str(name),
+                "about": about[str(name)] or "",
+                "value": _plain(table[name].iloc[0]),
+            }
+            for name in same
+        ],
         "columns": [
-            _column(str(name), shown[name], columns[str(name)].description) for name in shown
+            _column(str(name), shown[name], about[str(name)]) for name in shown if name not in same
         ],
     }
 

@@ -83,6 +83,13 @@ def _intervals(manifest: Mapping[str, Any], over: str) -> str:
     return f"Intervals are {100 * level:g} % bootstrap intervals over {over}"
 
 
+def _observations(manifest: Mapping[str, Any]) -> str:
+    """What is independent: prompts, or templates where prompts share one."""
+    prompts = manifest["prompts"]
+    shared = prompts.get("n_templates", prompts["n_prompts"]) < prompts["n_prompts"]
+    return f"the {prompts['n_templates']} templates that prompts share" if shared else "prompts"
+
+
 def _held(manifest: Mapping[str, Any], over: str) -> str:
     how = CORRECTIONS[manifest["config"].get("correction", "bh")]
     return f"q holds the false discovery rate over {over} ({how})"
@@ -99,8 +106,9 @@ def _scores(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterato
     how = [paths.get(path, path) for path in manifest.get("attention_paths", ())]
     if how:
         yield f"Post-softmax weights were computed exactly, from {' and '.join(how)}."
+    over = _observations(manifest)
     yield (
-        f"{_intervals(manifest, 'prompts')}; p is from one-sided sign flips of mass less null over prompts; "
+        f"{_intervals(manifest, over)}; p is from one-sided sign flips of mass less null over {over}; "
         f"{_held(manifest, 'all heads of a role')}."
     )
 
@@ -123,7 +131,11 @@ def _sinks(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator
         f"({', '.join(config['knock_outs'])}); the effect is the loss after it less that before, averaged "
         f"over prompts, beside {config['n_random']} draws of as many other keys."
     )
-    yield f"{_intervals(manifest, 'prompts')}; p is from two-sided sign flips over prompts."
+    over = _observations(manifest)
+    yield (
+        f"{_intervals(manifest, over)}; p is from two-sided sign flips over {over}; "
+        f"{_held(manifest, 'all knock-outs')}."
+    )
 
 
 def _circuits(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator[str]:

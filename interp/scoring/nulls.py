@@ -24,7 +24,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -38,7 +37,7 @@ from interp.results.score_tables import NULLS
 from interp.scoring.roles import AnySink, Role, as_roles
 from interp.scoring.scores import HeadScores, score_heads
 
-Null = Literal["random_init", "shuffled"]
+NAMES = ("random_init", "shuffled")
 SAME = "the role's targets are the same in any order of the tokens"
 ANEW = "the position is found anew in any order of the tokens"
 
@@ -48,7 +47,7 @@ def score_nulls(
     prompts: Sequence[Prompt] | Prompt,
     roles: object,
     scores: HeadScores,
-    nulls: Sequence[Null] = get_args(Null),
+    nulls: Sequence[str] = NAMES,
     *,
     batch_size: int | None = None,
     engine: Engine = "auto",
@@ -73,9 +72,8 @@ def score_nulls(
     """
     check_loaded(model)
     prompts, wanted = as_prompts(prompts), as_roles(roles)
-    known = get_args(Null)
-    if not nulls or len(set(nulls)) < len(nulls) or not set(nulls) <= set(known):
-        raise InterpError(f"nulls={list(nulls)}: expected some of {', '.join(known)}, each once")
+    if not nulls or len(set(nulls)) < len(nulls) or not set(nulls) <= set(NAMES):
+        raise InterpError(f"nulls={list(nulls)}: expected some of {', '.join(NAMES)}, each once")
     tables = []
     for null in nulls:
         asked, place, looked = model, prompts, wanted

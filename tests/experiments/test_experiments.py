@@ -29,11 +29,14 @@ import experiments
 from experiments.launch import launch, main
 from experiments.listing import experiments as listed
 from interp.attention.door import implementation
-from interp.inputs.prompts import repeated_random_prompts
+from interp.errors import InterpError
+from interp.inputs.prompts import given_prompts, repeated_random_prompts
 from interp.models.model import load_model
 from interp.results import summaries, tables
+from interp.results.stability import stability
 from interp.runs import strict_yaml
 from interp.scoring import scores
+from interp.scoring.nulls import score_nulls
 from interp.scoring.roles import ROLES
 from interp.weights.named_pairs import named_against_others
 
@@ -80,11 +83,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-SCORES = {"table.csv", "per_prompt.parquet", "heads.png", "heads.pdf"}
+STABILITY = {"stability.csv", "stability.png", "stability.pdf"}
+SCORES = {"table.csv", "per_prompt.parquet", "heads.png", "heads.pdf"} | STABILITY
 RECORDS = {"config.yaml", "log.txt", "manifest.json", "methods.txt"}
 TEXT = ["prompts.source=file", "prompts.path={place}/words.txt", "prompts.length=24", "bos=on"]
 COPYING = ["task=copying", "task.n_prompts=3", "task.period=5"]
-EFFECTS = {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"}
+EFFECTS = {"table.csv", "per_prompt.parquet", "effects.png", "effects.pdf"} | STABILITY
 RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
     "find_sinks": (
         [*TEXT, "prompts.n_prompts=6", "sink_rate={tokens: 16}"],
@@ -102,8 +106,12 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
         ["induction", "induction_last", "duplicate_token"],
     ),
     "find_heads": (
-        ["prompts=given", 'prompts.texts=["t5 t6 t7 t8 t5 t6","t9 t8 t9 t8"]'],
-        SCORES,
+        [
+            "prompts=given",
+            'prompts.texts=["t5 t6 t7 t8 t5 t6","t9 t8 t9 t8"]',
+            "nulls=[random_init,shuffled]",
+        ],
+        SCORES | {"nulls.csv"},
         [*ROLES],
     ),
     "ablate_heads": (
@@ -114,14 +122,7 @@ RUNS: dict[str, tuple[list[str], set[str], list[str]]] = {
             "together=[1.0,2.3]",
             "n_random=3",
         ],
-        {
-            "table.csv",
-            "per_prompt.parquet",
-            "sets.csv",
-            "sets_per_prompt.parquet",
-            "effects.png",
-            "effects.pdf",
-        },
+        EFFECTS | {"sets.csv", "sets_per_prompt.parquet"},
         [],
     ),
     "knock_out_sinks": (
@@ -332,6 +333,7 @@ def test_the_manifest_says_what_the_prompts_were(done, place):
     assert prompts_of("read_attention") == {
         "bos": "tokenizer",
         "n_prompts": 1,
+        "n_templates": 1,
         "n_tokens": 4,
         "shortest": 4,
         "longest": 4,
@@ -370,7 +372,7 @@ def test_a_short_ranked_table_is_printed(name, done):
     run = done(name)
     table = tables.read(run.folder / "table.csv")
     top = 3 if name == "find_induction" else 10
-    sections = [part.splitlines() for part in run.out.split("\n\n")]
+    sections = [part.splitlines() for part in run.out.split("\n\n") if "note: " not in part]
     assert len(sections) >= len(RUNS[name][2])
     for role, lines in zip(RUNS[name][2], sections, strict=False):
         ranked = table[table.role == role]
@@ -388,7 +390,10 @@ def test_a_short_ranked_table_is_printed(name, done):
 
 def test_what_else_is_printed(done):
     heads, sinks = done("find_heads").out, done("find_sinks").out
-    assert "note: with 2 prompts no p is below 0.25; over 12 heads a single head can reach" in heads
+    assert heads.startswith(
+        "note: with 2 prompts no p is below 0.25; a single real effect among 12 tests can't reach q < 0.05 "
+        "(BH: at best 1): take 8 prompts or more\n"  # 12 · 2⁻⁸ = 0.047
+    )
     assert "sink_bos: 12 heads\n  undefined: no BOS token in the prompt" in heads
     rate = tables.read(done("find_sinks").folder / "sink_rate.csv").set_index("layer")
     assert (rate.n_heads["all"], rate.n_prompts["all"], rate.tokens["all"]) == (12, 6, 16)
@@ -396,6 +401,78 @@ def test_what_else_is_printed(done):
         f"sink rate (Gu et al.): {rate.sink_rate['all']:.1%} of 12 heads have more than 0.3 on the"
     )
     assert line in sinks
+
+
+def test_what_so_few_prompts_can_show_is_said_first_and_recorded(done, place, here, monkeypatch):
+    """Printed before anything is scored, logged, in the manifest; nothing is said where there are enough."""
+    folder = done("find_heads").folder
+    assert strict((folder / "manifest.json").read_text())["tests"] == {
+        "n_observations": 2,
+        "n_tests": 12,
+        "sides": 1,
+        "correction": "bh",
+        "smallest_p": 0.25,
+        "smallest_q": 1.0,
+        "observations_needed": 8,
+    }
+    assert "WARNING with 2 prompts no p is below 0.25" in (folder / "log.txt").read_text()
+
+    def fail(*args, **kwargs):
+        raise InterpError("stopped here")
+
+    monkeypatch.setattr("interp.scoring.scores.score_heads", fail)
+    arguments = [*model_in(place), "prompts.periods=[5]", "correction=by"]
+    few = start("find_induction", [*arguments, "prompts.n_prompts=9"], here / "few")
+    assert (few.code, few.err) == (2, "find_induction: stopped here\n")
+    assert few.out.endswith("(BY: at best 0.073): take 10 prompts or more\n")  # 12 · 3.10 · 2⁻⁹
+    enough = start("find_induction", [*arguments, "prompts.n_prompts=10"], here / "enough")
+    assert (enough.code, enough.out) == (2, "")
+
+
+@pytest.mark.parametrize("name", [*SCORING, "ablate_heads", "split_effects", "attribute_heads"])
+def test_the_stability_card_is_that_of_the_values_by_prompt(name, done):
+    run = done(name)
+    card = tables.read(run.folder / "stability.csv")
+    rows = tables.read(run.folder / "per_prompt.parquet")
+    seed = 3 * (name == SCORING[1])
+    pd.testing.assert_frame_equal(card, stability(rows, seed=seed))
+    last = run.out.split("\n\n")[-1].splitlines()
+    assert last[0].startswith(f"stability: rank agreement of two halves of {card.n_total.max()} ")
+    assert len(last) == 2 + card.ranking.nunique()
+
+
+def test_the_nulls_asked_for(done, place):
+    """As the library gives them, and the best head of each role is printed beside them."""
+    run = done("find_heads")
+    table = tables.read(run.folder / "nulls.csv")
+    model = load_model(place / "model")
+    texts = ["t5 t6 t7 t8 t5 t6", "t9 t8 t9 t8"]
+    prompts = given_prompts(model, texts)
+    expected = score_nulls(model, prompts, ROLES, scores.score_heads(model, prompts))
+    pd.testing.assert_frame_equal(table, expected)
+    for null in ("random_init", "shuffled"):
+        assert f"\n{null}: for each role the head of most mass beside itself" in run.out
+    assert (
+        "  undefined for sink_first, previous_token, current_token: the role's targets are"
+        in run.out
+    )
+
+
+def test_texts_of_one_template_are_one_observation(place, here):
+    """Three texts of two templates: the interval is over two, and a test has two signs to flip."""
+    texts = 'prompts.texts=["t5 t6 t7 t5 t6","t9 t8 t4 t9 t8","t9 t3 t4 t9 t3"]'
+    arguments = [*model_in(place), "prompts=given", texts, "prompts.templates=[a,a,b]"]
+    run = start("find_induction", arguments, here / "run")
+    assert run.code == 0, run.err
+    assert run.out.startswith("note: with 2 templates no p is below 0.25; ")
+    table, rows = (tables.read(run.folder / f) for f in ("table.csv", "per_prompt.parquet"))
+    assert (table.n_templates == 2).all() and (table.n_prompts == 3).all()
+    assert rows.template.unique().tolist() == ["a", "b"]
+    one = rows[(rows.layer == 1) & (rows["head"] == 2) & (rows.role == "induction")]
+    row = table[(table.layer == 1) & (table["head"] == 2) & (table.role == "induction")].iloc[0]
+    assert row.mass == pytest.approx(one.groupby("template").mass.mean().mean())
+    assert row.mass != pytest.approx(one.mass.mean()) and table.p.min() == 0.25
+    assert strict((run.folder / "manifest.json").read_text())["prompts"]["n_templates"] == 2
 
 
 def test_the_row_of_read_attention(done, place):
@@ -694,6 +771,21 @@ BAD = {
     "output a file": Bad("find_heads", ["out=short.txt"], "out: short.txt is a file, not a folder"),
     "output below a file": Bad("find_heads", ["out=short.txt/run"], "out: short.txt is a file"),
     "output taken": Bad("find_heads", ["out=model"], "out: model is not empty and holds no run"),
+    "templates where each prompt counts": Bad(
+        "causal_mask",
+        [*GIVEN, 'prompts.texts=["t5 t6 t7","t8 t9 t5"]', "prompts.templates=[a,a]"],
+        "prompts.templates: causal_mask takes each prompt by itself; leave them out",
+    ),
+    "a template short": Bad(
+        "find_heads",
+        [*GIVEN, 'prompts.texts=["t5 t6 t7","t8 t9 t5"]', "prompts.templates=[a]"],
+        "templates holds 1 names for 2 texts; expected one each",
+    ),
+    "a null twice": Bad(
+        "find_heads", [*SHORT, "nulls=[shuffled,shuffled]"], "nulls.*twice; expected each once"
+    ),
+    "no such null": Bad("find_heads", [*SHORT, "nulls=[suffled]"], "nulls.*suffled"),
+    "no such correction": Bad("find_heads", [*SHORT, "correction=bonferroni"], "correction.*bh"),
     "no role": Bad("find_heads", ["roles=[inductoin]"], "did you mean induction"),
     "no file of roles": Bad(
         "find_heads", ["roles=[no.py:x]", *SHORT], "roles: no file no.py to take"

@@ -393,12 +393,13 @@ def test_the_hash_knows_every_id_and_where_it_stands():
 
 def test_what_the_manifest_says_of_prompts():
     prompts = [
-        Prompt((1, 5, 9), "a", bos_id=1),
-        Prompt((5, 1), "b", bos_id=1),
+        Prompt((1, 5, 9), "a", bos_id=1, template="t"),
+        Prompt((5, 1), "b", bos_id=1, template="t"),
         Prompt((7, 8, 9, 10), "c", bos_id=1, truncated_from=12),
     ]
     assert describe_prompts(prompts) == {
         "n_prompts": 3,
+        "n_templates": 2,  # c stands alone
         "n_tokens": 9,
         "shortest": 2,
         "longest": 4,

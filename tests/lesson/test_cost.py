@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from interp.errors import InterpError
 from interp.lesson import cost, figures
-from interp.lesson.attention_ways import WAYS, eager, measure, ours
+from interp.lesson.attention_ways import WAYS, count_flops, eager, measure, ours
 from interp.lesson.cost import check_memory, exponents, measure_costs
 from interp.lesson.online_softmax import online_attention
 from interp.runs import environment
@@ -64,13 +64,15 @@ def test_every_way_gives_the_same_output():
 
 def test_the_flops_are_those_of_the_formula():
     """4·n²·d·H for the whole; what lies on and below the diagonal tile by tile; four times at twice n."""
-    flops = {n: measure("eager", n, 2, 8, 1, None, 0).flops for n in (256, 512)}
+    flops = {n: count_flops("eager", n, 2, 8) for n in (256, 512)}
     assert flops[256] == 4 * 256**2 * 8 * 2 and flops[512] == 4 * flops[256]
     n, tile = 512, 128
     q, k, v = (torch.randn(1, 2, n, 8) for _ in range(3))
     with FlopCounterMode(display=False) as counter:
         online_attention(q, k, v, tile=tile)
     tiles = n // tile
+    assert counter.get_total_flops() == count_flops("online", n, 2, 8)
+    assert math.isnan(count_flops("fused", n, 2, 8))
     assert counter.get_total_flops() == flops[512] * (tiles + 1) / (2 * tiles)
     with FlopCounterMode(display=False) as counter:
         online_attention(q, k, v, tile=tile, causal=False)

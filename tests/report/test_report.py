@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from experiments.launch import launch
+from experiments.report import _best
 from interp.config.scoring import ReadAttentionConfig
 from interp.errors import InterpError
 from interp.lesson.config import AttentionByHandConfig
@@ -125,11 +126,17 @@ def test_undefined_is_null_and_infinities_are_read_back():
         }
     )
     data = table_data(tables.VERDICTS.validate(table), 3)
-    column = data["columns"][3]
+    names = [one["name"] for one in data["columns"]]
+    assert names == ["column", "largest_difference"]  # the others are the same in every row
+    column = data["columns"][1]
     assert column["values"] == [0.125, None, "Infinity"] and column["kind"] == "number"
     assert (data["rows"], data["all_rows"]) == (3, 4)
     assert column["about"] == tables.VERDICTS.columns["largest_difference"].description
-    assert [one["kind"] for one in data["columns"]] == ["text"] * 3 + ["number", "count", "count"]
+    same = {one["name"]: one["value"] for one in data["same"]}
+    assert same == {"table": "t.csv", "verdict": "different", "n_different": 1, "n_rows": 4}
+    alone = table_data(tables.VERDICTS.validate(table.head(1)), 3)
+    kinds = [one["kind"] for one in alone["columns"]]
+    assert kinds == ["text"] * 3 + ["number", "count", "count"] and not alone["same"]
     json.dumps(data, allow_nan=False)
 
 
@@ -175,7 +182,7 @@ def test_what_a_token_says_is_not_obeyed(odd_page):
     assert kinds == ["application/json"] * 2 + [None]
     viewer, table, _ = read.scripts
     assert json.loads(viewer)["prompts"][0]["tokens"] == ODD
-    tokens = json.loads(table)["columns"][6]
+    tokens = json.loads(table)["columns"][1]
     assert (tokens["kind"], tokens["values"]) == ("token", ODD)
     assert "{{ 7 * 7 }}" in viewer  # no template either
     assert HOSTILE in read.text  # in the check, the command and the manifest, as text
@@ -343,3 +350,66 @@ def test_where_it_goes_is_found_out_first(report, tmp_path):
     code, _, said = report("nowhere", to="a/page.html")
     assert code == 2 and "expected a run folder" in said
     assert not (tmp_path / "a").exists()
+
+
+# ------------------------------------------------------------------------------ which heads, which prompts
+
+
+def scores(*rows):
+    names = ["role", "layer", "head", "mass"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def test_of_several_roles_the_best_of_each_come_first():
+    table = scores(
+        ("sink", 2, 1, 0.9),
+        ("sink", 0, 3, 0.8),
+        ("induction", 2, 1, 0.7),
+        ("induction", 1, 3, 0.6),
+        ("bos", 0, 0, np.nan),
+    )
+    found = dict(_best({"table.csv": table}, 3))
+    assert found == {(2, 1): "sink 0.90", (0, 3): "sink 0.80", (1, 3): "induction 0.60"}
+    effects = pd.DataFrame({"unit": "head", "layer": [1, 0], "head": [2, 0], "effect": [-3, 1.0]})
+    assert dict(_best({"table.csv": effects}, 1)) == {(1, 2): "effect -3.00"}
+
+
+def test_what_ranks_no_query_heads_gives_none():
+    of_keys = pd.DataFrame({"unit": "kv_head", "layer": [0], "head": [1], "effect": [1.0]})
+    of_layers = pd.DataFrame({"layer": [0], "effect": [1.0]})
+    assert not dict(_best({"table.csv": of_keys, "other.csv": of_layers}, 3))
+    table = scores(("sink", 2, 1, 0.9))
+    assert dict(_best({"table.csv": of_layers, "heads.csv": table}, 3)) == {(2, 1): "sink 0.90"}
+
+
+def test_a_task_shows_the_prompts_that_were_measured(tmp_path, report):
+    """The best head and the first prompts of a run that ablates, and of a sweep a section each."""
+    arguments = ["task.n_prompts=3", "task.period=6", "threads=1", f"out={tmp_path / 'ablated'}"]
+    assert launch("ablate_heads", arguments) == 0
+    code, text, _ = report(str(tmp_path / "ablated"), "n_heads=1", "prompts=[2,0]")
+    viewer = json.loads(Read(text).scripts[0])
+    names = tables.read(tmp_path / "ablated" / "per_prompt.parquet").prompt.unique()
+    shown = [prompt["name"] for prompt in viewer["prompts"]]
+    assert code == 0 and shown == [names[2], names[0]]
+    assert viewer["heads"][0].startswith("0.5 effect ")
+
+
+def test_a_sweep_is_shown_with_its_runs(tmp_path, report):
+    arguments = ["prompt=when Ann saw Ben", "layer=1", "head=3,5", "threads=1"]
+    assert launch("read_attention", ["--multirun", *arguments, f"out={tmp_path / 'many'}"]) == 0
+    code, text, said = report(str(tmp_path / "many"))
+    assert code == 0 and said.startswith("3 runs, ") and "2 attention viewers" in said
+    links = [attributes["href"] for tag, attributes in Read(text).elements if tag == "a"]
+    assert links == ["#run-1", "#run-2", "#run-3"]
+    differ = text.split("What differs in the configs")[1].split("</table>")[0]
+    assert re.findall(r"<code>(\w+)</code>", differ) == ["head"]
+
+
+def test_a_run_that_ranks_no_heads_says_so(tmp_path, report):
+    arguments = ["prompts.n_prompts=2", "prompts.length=20", "first_keys=[1]", "knock_outs=[mask]"]
+    run = tmp_path / "sinks"
+    assert launch("knock_out_sinks", [*arguments, "n_random=0", "threads=1", f"out={run}"]) == 0
+    _, text, said = report(str(run))
+    assert "0 attention viewers" in said and "This run ranks no query heads" in text
+    _, text, said = report(str(run), "heads=[2.7]", to="chosen.html")
+    assert "1 attention viewer;" in said and json.loads(Read(text).scripts[0])["heads"] == ["2.7"]

@@ -33,7 +33,8 @@ def saved(tmp_path_factory) -> Path:
         for head, mass in enumerate(masses or [])
     ]
     table = pd.DataFrame(rows)
-    for name in tables.SUMMARY.columns.keys() - {*table.columns}:
+    needed = [name for name, column in tables.SUMMARY.columns.items() if column.required]
+    for name in {*needed} - {*table.columns}:
         table[name] = nan
     table["q"] = table.mass.map(Q).where(table.mass.notna())
     table["p"] = table["q"]
@@ -47,7 +48,7 @@ def saved(tmp_path_factory) -> Path:
     table = table.sort_values("mass", ascending=False, kind="stable")
     table = table.sort_values("role", key=lambda r: r.map([*MASS].index), kind="stable")
     path = tmp_path_factory.mktemp("figures") / "table.csv"
-    tables.write(table[[*tables.SUMMARY.columns]], path)
+    tables.write(table[needed], path)
     return path
 
 

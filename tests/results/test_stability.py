@@ -50,9 +50,9 @@ def test_few_prompts_are_gone_through_split_by_split():
 
 
 def test_a_planted_ranking_is_stable_and_noise_is_not():
-    """Of heads four standard deviations apart two prompts are enough. Of heads that are all alike two halves of
-    32 prompts agree in nothing on average; 16, part of the whole, share half of the first three of 24 all the
-    same, where chance is 0.125."""
+    """Of heads four standard deviations apart two prompts are enough. Of heads that are all alike two halves
+    of 32 prompts agree in nothing on average; 16, part of the whole, share half of the first three of 24 all
+    the same, where chance is 0.125."""
     planted = rank_stability(noise(32, 24) / 4 + np.arange(24))
     assert agreement(planted)["split half", 16] > 0.99
     assert (planted[planted.measure != "split half"].needed == 2).all()

@@ -39,7 +39,7 @@ def strictly(path: Path) -> dict[str, object]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 # --- the manifest --------------------------------------------------------------------------------
