@@ -30,11 +30,12 @@ def run(config: Config, folder: RunFolder) -> None:
     from interp.results import tables
     from interp.sinks import sink_figure
     from interp.sinks.sink_effects import control_keys, knock_out_sinks, summarise_sinks, text_task
-    from interp.sinks.sink_mass import check_lengths, sink_masses
+    from interp.sinks.sink_mass import check_lengths, check_windows, sink_masses
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder, templates=True)
     check_lengths(prompts, config.first_keys)  # refused before anything is measured
+    check_windows(model, prompts, config.first_keys, config.engine)
     control = control_keys(prompts, config.first_keys, config.n_random, config.seed)
     folder.record(control_keys={str(n): drawn for n, drawn in control.items()})
     knocking = partial(

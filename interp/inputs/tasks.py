@@ -233,10 +233,10 @@ def little_world(
     examples = []
     for index, pair in enumerate(pairs):
         words = [plain_ids(model.tokenizer, text) for text in (pair[0].right, pair[0].wrong)]
-        if any(len(ids) != 1 for ids in words):
+        if any(len(ids) != 1 for ids in words) or words[0] == words[1]:
             raise InterpError(
-                f"little_world: {pair[0].right!r} is not one token of {model.name}'s tokenizer; this task is "
-                "for the default model and its kin"
+                f"little_world: {pair[0].right!r} and {pair[0].wrong!r} are not a token each of "
+                f"{model.name}'s tokenizer; this task is for the default model and its kin"
             )
         (right,), (wrong,) = words
         both = [

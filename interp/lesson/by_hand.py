@@ -26,6 +26,8 @@ from interp.lesson.tables import BY_HAND, BY_HAND_OUTPUTS
 
 Rows = Sequence[Sequence[float]]
 
+LARGEST = 1e6
+
 
 class Steps(NamedTuple):
     """Every step of one example."""
@@ -83,7 +85,7 @@ def matrix(name: str, rows: Rows) -> Float[Tensor, "row column"]:
     """Rows of numbers as a float64 matrix.
 
     Raises:
-        InterpError: none, empty ones, or of unequal length.
+        InterpError: none, empty ones, or of unequal length; NaN, or a number above :data:`LARGEST`.
     """
     widths = [len(row) for row in rows]
     if not widths or not widths[0]:
@@ -93,6 +95,11 @@ def matrix(name: str, rows: Rows) -> Float[Tensor, "row column"]:
             raise InterpError(
                 f"{name}: row {i} has length {width}, row 0 has length {widths[0]}; expected the same"
             )
+    wrong = [number for row in rows for number in row if not abs(number) <= LARGEST]
+    if wrong:
+        raise InterpError(
+            f"{name}: {wrong[0]:g}: expected numbers from {-LARGEST:g} to {LARGEST:g}, to be checked on paper"
+        )
     return torch.tensor([list(row) for row in rows], dtype=torch.float64)
 
 

@@ -25,6 +25,14 @@ Row = Annotated[tuple[float, ...], Listed]
 Rows = Annotated[tuple[Row, ...], Listed]
 
 
+def _once(config: Strict, *keys: str) -> None:
+    """Refuse lists that hold something twice."""
+    for key in keys:
+        given = getattr(config, key)
+        if len(set(given)) < len(given):
+            raise ValueError(f"{key} holds something twice; expected each once")
+
+
 class AttentionByHandConfig(AnyRun):
     """Attention in a handful of numbers."""
 
@@ -63,8 +71,15 @@ class AttentionByHandConfig(AnyRun):
         min_length=1,
         description="The third: numbers of heads that share the width d_model.",
     )
-    d_model: PositiveInt = Field(default=512, description="Width of all heads together.")
-    length: PositiveInt = Field(default=128, description="Tokens that attend, for the FLOPs.")
+    d_model: int = Field(default=512, ge=1, le=100_000, description="Width of all heads together.")
+    length: int = Field(
+        default=128, ge=1, le=1_000_000, description="Tokens that attend, for the FLOPs."
+    )
+
+    @model_validator(mode="after")
+    def _each_head_count_once(self) -> AttentionByHandConfig:
+        _once(self, "n_heads")
+        return self
 
 
 class ScoreScalingConfig(RunConfig):
@@ -88,6 +103,11 @@ class ScoreScalingConfig(RunConfig):
     confidence: float = Field(
         default=0.95, gt=0, lt=1, description="Level of the intervals, a share."
     )
+
+    @model_validator(mode="after")
+    def _each_width_once(self) -> ScoreScalingConfig:
+        _once(self, "d_k")
+        return self
 
 
 class CausalMaskConfig(RunConfig):
@@ -126,8 +146,7 @@ class AttentionCostConfig(AnyRun):
 
     @model_validator(mode="after")
     def _each_once(self) -> AttentionCostConfig:
-        if len(set(self.lengths)) < len(self.lengths):
-            raise ValueError("lengths holds something twice; expected each once")
+        _once(self, "lengths")
         return self
 
 
@@ -164,10 +183,7 @@ class KvCacheSizeConfig(AnyRun):
 
     @model_validator(mode="after")
     def _something_once(self) -> KvCacheSizeConfig:
-        for key in ("models", "kv_heads"):
-            given = getattr(self, key)
-            if len(set(given)) < len(given):
-                raise ValueError(f"{key} holds something twice; expected each once")
+        _once(self, "models", "kv_heads")
         if not self.models and not self.kv_heads:
             raise ValueError("models and kv_heads are both empty; expected one of either at least")
         if self.load and not self.models:
@@ -213,7 +229,8 @@ class EvictCacheConfig(RunConfig):
     )
     by_head: bool = Field(
         default=True,
-        description="Also evict for each head alone, beside its sink score (slow: half a pass a head and text).",
+        description="Also evict for each head alone, beside its sink score (slow: half a pass a head and "
+        "text).",
     )
     n_checked: int = Field(
         default=1,
@@ -226,10 +243,7 @@ class EvictCacheConfig(RunConfig):
 
     @model_validator(mode="after")
     def _fits(self) -> EvictCacheConfig:
-        for key in ("choices", "pins", "positions"):
-            given = getattr(self, key)
-            if len(set(given)) < len(given):
-                raise ValueError(f"{key} holds something twice; expected each once")
+        _once(self, "choices", "pins", "positions")
         if self.choices and max(self.pins) > self.budget:
             raise ValueError(
                 f"{max(self.pins)} pins do not fit into a budget of {self.budget}, which they are part of"

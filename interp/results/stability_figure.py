@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -37,21 +38,15 @@ def stability_card(card: pd.DataFrame, unit: str = "prompts") -> Figure:
         figure = Figure(figsize=size, layout="constrained", dpi=150)
         axis = figure.subplots()
         axis.patch.set(hatch="////", edgecolor="0.6")
-        for row in card.itertuples():
-            x, y = place[row.measure, row.n_prompts], rankings.index(row.ranking)
-            grid[y, x] = row.agreement
-            stable = not pd.isna(row.needed) and row.n_prompts >= row.needed
-            if not pd.isna(row.agreement):
-                axis.text(
-                    x,
-                    y,
-                    f"{row.agreement:.2f}",
-                    ha="center",
-                    va="center",
-                    size=8,
-                    color="black" if row.agreement > SHOWN else "white",
-                    weight="bold" if stable else "normal",
-                )
+        told = [card[name] for name in ("measure", "n_prompts", "ranking", "agreement", "needed")]
+        for measure, n, ranking, agreement, needed in zip(*told, strict=True):
+            x, y = place[measure, n], rankings.index(ranking)
+            grid[y, x] = agreement
+            if not np.isnan(agreement):
+                color = "black" if agreement > SHOWN else "white"
+                weight = "bold" if not pd.isna(needed) and n >= needed else "normal"
+                what: dict[str, Any] = {"color": color, "weight": weight}
+                axis.text(x, y, f"{agreement:.2f}", ha="center", va="center", size=8, **what)
         image = axis.imshow(grid, vmin=0, vmax=1, cmap="cividis", aspect="auto")
         measures = [measure for measure, _ in columns]
         for x, (before, after) in enumerate(pairwise(measures)):

@@ -101,6 +101,13 @@ def check_lengths(prompts: Sequence[Prompt], first_keys: Sequence[int]) -> None:
             )
 
 
+def check_windows(
+    model: Model, prompts: Sequence[Prompt], first_keys: Sequence[int], engine: Engine = "auto"
+) -> None:
+    """Refuse a model in none of whose layers a query sees all of the first keys: one pass of one prompt."""
+    _masses(model, prompts[:1], [], least_for_masses(first_keys) - 1, engine)
+
+
 def _masses(
     model: Model, batch: Sequence[Prompt], edits: Sequence[Edit], first: int, engine: Engine
 ) -> Float[np.ndarray, "prompt place"]:

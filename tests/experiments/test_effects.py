@@ -23,6 +23,8 @@ from interp.interventions.patching import patch
 from interp.interventions.paths import trace_paths
 from interp.models.model import load_model
 from interp.results import figures, summaries, tables
+from tests.families import tiny_model
+from tests.tokenizers_ import word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 ROOT = Path(experiments.__file__).parent.parent
@@ -268,3 +270,21 @@ def test_what_needs_no_model_is_refused_before_it_is_loaded(
 def test_what_the_model_lacks_is_said_of_the_key(here, name, argument, message):
     run = start(name, argument, "out=run")
     assert run.code == 2 and re.search(message, run.err) and not (here / "run").exists()
+
+
+def test_windows_too_narrow_are_found_before_anything_is_measured(here, monkeypatch):
+    tiny_model("mistral", vocab_size=64).save_pretrained(here / "model")
+    word_tokenizer(here / "model")
+    monkeypatch.setattr("interp.sinks.sink_effects.sweep", lambda *_, **__: 1 / 0)
+    given = ["prompts=given", f"prompts.texts={'t5 t6 t7 ' * 8}", "first_keys=[1]"]
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        assert launch("knock_out_sinks", ["model=model", "threads=1", *given, "out=run"]) == 2
+    assert "its windows are narrower" in err.getvalue() and not (here / "run").exists()
+
+
+def test_words_that_a_tokenizer_does_not_know_are_said_to_be_so(here):
+    """All of them are its one token for the unknown: one token, but not one each."""
+    tiny_model("llama", vocab_size=64).save_pretrained(here / "model")
+    word_tokenizer(here / "model")
+    run = start("patch_heads", "model=model", "out=run")
+    assert run.code == 2 and "are not a token each of model's tokenizer" in run.err

@@ -21,7 +21,7 @@ from interp.sinks.sink_effects import (
     summarise_sinks,
     text_task,
 )
-from interp.sinks.sink_mass import PLACES, SHOWN, sink_masses
+from interp.sinks.sink_mass import PLACES, SHOWN, check_windows, sink_masses
 from tests.families import tiny_model
 
 IDS = torch.tensor([[(7 * i * i + 3 * i + p) % 58 + 3 for i in range(20)] for p in range(3)])
@@ -187,8 +187,13 @@ def test_a_learned_sink_is_counted_and_narrow_windows_are_left_out():
     for how in ("none", "mask"):
         assert mass[how].sum() == pytest.approx(1, abs=1e-5)
     assert mass["mask", "learned sink"] > mass["none", "learned sink"]
-    with pytest.raises(InterpError, match="its windows are narrower"):
-        sink_masses(tiny("mistral"), PROMPTS, ["mask"], (1,))
+    for refuse in (
+        lambda narrow: sink_masses(narrow, PROMPTS, ["mask"], (1,)),
+        lambda narrow: check_windows(narrow, PROMPTS, (1,)),
+    ):
+        with pytest.raises(InterpError, match="its windows are narrower"):
+            refuse(tiny("mistral"))
+    check_windows(model, PROMPTS, (1,))
 
 
 def test_the_control_is_as_many_other_keys_of_the_first_half(model, measured):
