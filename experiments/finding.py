@@ -42,8 +42,8 @@ def score_and_save(
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder, templates=True)
-    say_too_few(config, folder, prompts, model.n_layers * model.n_heads, sides=1)
     sinks = None if rate is None else SinkRate(prompts, *rate)
+    say_too_few(config, folder, prompts, model.n_layers * model.n_heads, sides=1)
     kept = None if sinks else kept_parts(config, folder, model)  # the sink rate is seen in one go
     with progress(len(prompts), "prompts") as advance:
         scores = score_heads(

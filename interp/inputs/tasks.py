@@ -44,7 +44,7 @@ class Example:
         answers, wrongs: the same where several tokens are right and several wrong; they come together.
         scored: positions whose tokens' loss counts; empty for a task with an answer.
         corrupted: a prompt of the same length without the clean one's answer, or None.
-        template: examples of one template are dependent; the prompt takes it over if it has none.
+        template: examples of one template are dependent; both prompts take it over if they have none.
         places: (name, position) of tokens that matter, the same in the corrupted prompt.
     """
 
@@ -65,8 +65,10 @@ class Example:
                     f"example: expected a Prompt, such as given_prompts makes, got a {type(prompt).__name__}"
                 )
         name, n = self.prompt.name, len(self.prompt.ids)
-        if self.template and self.prompt.template is None:
-            object.__setattr__(self, "prompt", replace(self.prompt, template=self.template))
+        for name in ("prompt", "corrupted"):
+            prompt = getattr(self, name)
+            if self.template and prompt is not None and prompt.template is None:
+                object.__setattr__(self, name, replace(prompt, template=self.template))
         self._take_integers()
         if self.answer is None and not self.answers and not self.scored:
             raise InterpError(f"example {name}: expected an answer, answers, or positions to score")

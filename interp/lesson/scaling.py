@@ -24,6 +24,7 @@ from torch import Tensor
 from interp.errors import InterpError
 from interp.lesson.tables import SCALING
 from interp.results import stats
+from interp.runs.environment import available_memory
 
 SCALINGS = ("1/√d_k", "none")
 
@@ -45,12 +46,18 @@ def softmax_of_random(
         a table as ``tables.SCALING`` describes, with intervals over draws.
 
     Raises:
-        InterpError: a d_k below 1, or fewer than 2 keys or draws.
+        InterpError: a d_k below 1, fewer than 2 keys or draws, or more numbers than there is memory for.
     """
     if min(d_k, default=0) < 1:
         raise InterpError(f"d_k={list(d_k)}: expected widths of 1 or more")
     if n_keys < 2 or n_draws < 2:
         raise InterpError(f"n_keys={n_keys}, n_draws={n_draws}: expected 2 or more of each")
+    needed, there = 4 * n_draws * n_keys * max(d_k), available_memory()
+    if there is not None and needed > there:
+        raise InterpError(
+            f"d_k={max(d_k)}, n_keys={n_keys}, n_draws={n_draws}: the keys take {needed / 1e9:.1f} GB, and "
+            f"{there / 1e9:.1f} GB are free; take smaller numbers"
+        )
     tables = []
     for d in d_k:
         generator = torch.Generator().manual_seed(seed)

@@ -124,7 +124,9 @@ def summary_card(card: pd.DataFrame) -> pd.DataFrame:
         row |= {"high": first.high}
         for measure, curve in part[part.measure != SPLIT_HALF].groupby("measure", sort=False):
             one = curve.iloc[0]
-            row[f"{measure} from"] = f"> {curve.n_prompts.max()}" if pd.isna(one.needed) else one.needed
+            row[f"{measure} from"] = (
+                f"> {curve.n_prompts.max()}" if pd.isna(one.needed) else one.needed
+            )
         rows.append(row)
     return pd.DataFrame(rows)
 

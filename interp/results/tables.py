@@ -137,9 +137,7 @@ def read(path: Path) -> pd.DataFrame:
                 dtype=dict.fromkeys(text, "str"),
                 keep_default_na=False,
                 na_values={
-                    name: [""]
-                    for name in columns
-                    if name not in TOKENS and not is_of_joined(name)
+                    name: [""] for name in columns if name not in TOKENS and not is_of_joined(name)
                 },
             )
     except FileNotFoundError:

@@ -1,5 +1,7 @@
 """Attention by hand: the numbers that are known, the library's own attention, and what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,9 @@ def test_the_tables_and_the_figure():
         (([[1.0]], [[1.0], [2.0]], [[1.0]]), "2 keys and 1 values"),
         (([[1.0]], [[1.0], [2.0, 3.0]], [[1.0]]), "keys: row 1 has length 2, row 0 has length 1"),
         (([[1.0], [2.0]], [[1.0]], [[1.0]]), "2 queries and 1 keys under the causal mask"),
+        (([[1.0]], [[1e200]], [[1.0]]), r"keys: 1e\+200: expected numbers from -1e\+06 to 1e\+06"),
+        (([[1.0]], [[1.0]], [[math.nan]]), "values: nan: expected numbers from"),
+        (([[-math.inf]], [[1.0]], [[1.0]]), "queries: -inf: expected numbers from"),
     ],
 )
 def test_what_is_refused(rows, message):
@@ -133,6 +138,10 @@ def test_rows_are_read_from_the_command_line():
     given = compose("attention_by_hand", AttentionByHandConfig, ["queries=[[1,0.5],[2,-1e-1]]"])
     assert given.queries == ((1.0, 0.5), (2.0, -0.1))
     assert keys_of(AttentionByHandConfig, {})["queries"].words == "list of lists of numbers"
+    with pytest.raises(InterpError, match="n_heads holds something twice; expected each once"):
+        compose("attention_by_hand", AttentionByHandConfig, ["n_heads=[2,2]"])
+    with pytest.raises(InterpError, match="length = 1000000000: expected integer >= 1 and <="):
+        compose("attention_by_hand", AttentionByHandConfig, ["length=1000000000"])
     for wrong in ("queries=[1,2]", "queries=[[a]]", "queries=1", "keys=[]", "queries=[[[1]]]"):
         key = wrong.partition("=")[0]
         with pytest.raises(InterpError, match=f"{key} = .*: expected list of lists of numbers"):
