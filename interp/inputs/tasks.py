@@ -65,10 +65,7 @@ class Example:
                     f"example: expected a Prompt, such as given_prompts makes, got a {type(prompt).__name__}"
                 )
         name, n = self.prompt.name, len(self.prompt.ids)
-        for name in ("prompt", "corrupted"):
-            prompt = getattr(self, name)
-            if self.template and prompt is not None and prompt.template is None:
-                object.__setattr__(self, name, replace(prompt, template=self.template))
+        self._share_template()
         self._take_integers()
         if self.answer is None and not self.answers and not self.scored:
             raise InterpError(f"example {name}: expected an answer, answers, or positions to score")
@@ -104,6 +101,13 @@ class Example:
                 )
         if len(dict(self.places)) < len(self.places):
             raise InterpError(f"example {name}: a place is named twice in {self.places}")
+
+    def _share_template(self) -> None:
+        """Both prompts are of the example's template, unless they have one of their own."""
+        for name in ("prompt", "corrupted"):
+            prompt = getattr(self, name)
+            if self.template and prompt is not None and prompt.template is None:
+                object.__setattr__(self, name, replace(prompt, template=self.template))
 
     def _take_integers(self) -> None:
         """Ids and positions as Python's own, in tuples, wherever they are from (NumPy, a list)."""
