@@ -81,7 +81,7 @@ def resolve(config: Config, folder: RunFolder) -> None:
         seed=config.seed,
     )
     folder.record(looks_beside_patches=agreement)
-    say_preferences(written["table.csv"])
+    say_preferences(config, written["table.csv"])
     say_heads(config, looked, *(written[f"{name}.csv"] for name in ("heads", "places")))
     say_stream(written["stream.csv"])
     say_looks(looked, agreement)
@@ -124,7 +124,7 @@ def prefer_published(config: Config, source: PublishedSet, folder: RunFolder) ->
     written = {"per_prompt.parquet": preferred, "table.csv": summarise(config, preferred)}
     write_tables(folder, written)
     print(said)
-    say_preferences(written["table.csv"])
+    say_preferences(config, written["table.csv"])
     sys.stdout.flush()
     draw(folder, "preferences", figure(tables.read(folder.path("table.csv"))))
 
@@ -171,9 +171,9 @@ def summarise(config: Config, preferred: pd.DataFrame) -> pd.DataFrame:
 # --- what is printed -----------------------------------------------------------------------------
 
 
-def say_preferences(summary: pd.DataFrame) -> None:
-    """Print each reading's preference and accuracy."""
-    from interp.results import tables
+def say_preferences(config: Config, summary: pd.DataFrame) -> None:
+    """Print each reading's preference and accuracy, and what a reader must know beside."""
+    from interp.results import stats, tables
 
     one = summary.iloc[0]
     print(
@@ -181,7 +181,13 @@ def say_preferences(summary: pd.DataFrame) -> None:
     )
     said = ["chance", "both_right_low", "both_right_high", "n_frames", "n_prompts"]
     print(tables.as_text(summary.drop(columns=said)))
-    if (summary[summary.reading == "question"].verdict == "at chance").any():
+    smallest = min(1.0, 2 * stats.smallest_p(int(one.n_frames)))
+    if smallest >= config.level:
+        print(
+            f"note: with {one.n_frames} frames no p is below {smallest:.2g}, so nothing can be told from "
+            "chance: take more"
+        )
+    elif (summary[summary.reading == "question"].verdict == "at chance").any():
         print(
             "note: the answers to the question are at chance, so that patches have no answer to bring back"
         )

@@ -121,9 +121,10 @@ def check_budget(prompts: Sequence[Prompt], budget: int, pins: Sequence[int]) ->
             "budget means the same for each; take prompts=text"
         )
     (n,) = lengths
-    if not 1 <= budget < n - 1:
+    if not 1 <= budget < n - 2:  # the last token has lost something first, and predicts nothing
         raise InterpError(
-            f"budget={budget}: expected 1 to {n - 2} for texts of {n} tokens, or nothing would leave"
+            f"budget={budget}: expected 1 to {n - 3} for texts of {n} tokens, or nothing would leave before "
+            "the last prediction"
         )
     if pins and not 1 <= min(pins) <= max(pins) <= budget:
         raise InterpError(

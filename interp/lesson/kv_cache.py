@@ -35,6 +35,11 @@ _WINDOWED = {
 }
 _WHOLE = {"full_attention", "attention", "hybrid"}
 _WITHOUT = {"linear_attention", "conv", "mamba", "recurrent", "moe", "mlp"}
+# Architectures whose code makes another cache than their configs tell.
+_UNTOLD = {
+    "mimo_v2_flash": "has twice its key-value heads in layers with a window",
+    "dory": "keeps a cache for each of its loops",
+}
 
 
 @dataclass(frozen=True)
@@ -104,27 +109,66 @@ def shape_of(config: PreTrainedConfig, name: str) -> CacheShape:
     """The cache of a model, from its config.
 
     Raises:
-        InterpError: no layer of it has attention, or layers of an unknown kind.
+        InterpError: no layer of it has attention, layers of an unknown kind, query heads that can't share so
+            many key-value heads, or a cache of which the config does not tell.
     """
     text = config.get_text_config(decoder=True)
-    n_heads, n_kv, d_head = text.num_attention_heads, kv_heads_of(text), d_head_of(text)
-    latent = getattr(text, "kv_lora_rank", None)
-    per_layer = latent + text.qk_rope_head_dim if latent else 2 * n_kv * d_head
-    layers = tuple(
-        LayerCache(0) if window == 0 else LayerCache(per_layer, window)
-        for window in _windows(text, name)
-    )
-    attention = sum(layer.values > 0 for layer in layers)
-    if not attention:
+    if text.model_type in _UNTOLD:
+        raise InterpError(
+            f"{name}: {text.model_type} {_UNTOLD[text.model_type]}, of which its config says nothing: its "
+            "cache can't be worked out from that alone"
+        )
+    windows = _windows(text, name)
+    own = [text] * len(windows)
+    if getattr(text, "is_heterogeneous", False):  # layers of several sizes: Gemma 4
+        own = [text.per_layer_config[layer] for layer in range(len(windows))]
+    found = [
+        None if window == 0 else _layer(one, window)
+        for one, window in zip(own, windows, strict=True)
+    ]
+    keeping = [one for one in found if one is not None]
+    if not keeping:
         raise InterpError(
             f"{name}: {text.model_type} has no layer with attention, so no cache of keys"
         )
+    heads, kv_heads, as_mha = (
+        sum(numbers) for numbers in zip(*(one[1:] for one in keeping), strict=True)
+    )
     return CacheShape(
         name,
-        "latent" if latent else _scheme(n_heads, n_kv),
-        layers,
-        2 * attention * n_heads * (text.v_head_dim if latent else d_head),
+        "latent"
+        if getattr(own[0], "kv_lora_rank", None)
+        else _scheme(heads, kv_heads, len(keeping)),
+        tuple(LayerCache(0) if one is None else one[0] for one in found),
+        as_mha,
         getattr(text, "max_position_embeddings", None),
+    )
+
+
+def _layer(config: PreTrainedConfig, window: int | None) -> tuple[LayerCache, int, int, int]:
+    """(what a layer keeps, its query heads, its key-value heads, numbers a token as MHA)."""
+
+    def own(name: str, other: int) -> int:
+        """Layers with a window may have heads of their own."""
+        return (getattr(config, f"swa_{name}", None) if window else None) or other
+
+    heads = own("num_attention_heads", config.num_attention_heads)
+    kv_heads = own("num_key_value_heads", kv_heads_of(config))
+    if heads % kv_heads:
+        raise InterpError(
+            f"{config.model_type}: {heads} query heads cannot share {kv_heads} key-value heads"
+        )
+    latent = getattr(config, "kv_lora_rank", None)
+    if latent:
+        cache = LayerCache(latent + config.qk_rope_head_dim, window)
+        return cache, heads, kv_heads, 2 * heads * config.v_head_dim
+    key = own("head_dim", d_head_of(config))
+    value = own("v_head_dim", getattr(config, "v_head_dim", None) or key)
+    return (
+        LayerCache(kv_heads * (key + value), window),
+        heads,
+        kv_heads,
+        heads * (key + value),
     )
 
 
@@ -150,10 +194,11 @@ def _windows(text: PreTrainedConfig, name: str) -> list[int | None]:
     return windows[: n_layers - shared] + [0] * shared
 
 
-def _scheme(n_heads: int, n_kv: int) -> Literal["MHA", "GQA", "MQA"]:
+def _scheme(n_heads: int, n_kv: int, n_layers: int = 1) -> Literal["MHA", "GQA", "MQA"]:
+    """By the heads of so many layers together."""
     if n_kv == n_heads:
         return "MHA"
-    return "MQA" if n_kv == 1 else "GQA"
+    return "MQA" if n_kv == n_layers else "GQA"
 
 
 def sizes(
@@ -240,7 +285,7 @@ def measure(model: Model, shape: CacheShape, lengths: Sequence[int]) -> pd.DataF
         ids = torch.arange(n, device=model.device)[None] % model.vocab_size
         with evaluating(model.hf_model):
             out = model.hf_model(ids, use_cache=True)
-        cache = out["cache"] if "cache" in out else out["past_key_values"]  # renamed in 5.2x
+        cache = out.get("cache") or out.get("past_key_values")  # renamed in 5.2x
         tensors = [
             tensor
             for layer in getattr(cache, "layers", ())

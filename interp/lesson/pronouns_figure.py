@@ -87,8 +87,8 @@ def preferences(summary: pd.DataFrame) -> Figure:
         axis.set_xlabel("preference of the right candidate (nats)")
         one = summary.iloc[0]
         title = (
-            f"{Path(one.model).name}: {one.task}, {one.n_prompts} sentences, {one.n_frames} of them or of "
-            "their twins independent; bootstrap intervals over these"
+            f"{Path(one.model).name}: {one.task}, {one.n_prompts} sentences in {one.n_frames} frames (twins "
+            "share one); bootstrap intervals over frames"
         )
         figure.suptitle(textwrap.fill(title, 70), size=9, parse_math=False)
     return figure

@@ -50,11 +50,18 @@ def check_config(config: PreTrainedConfig, name: str) -> None:
         and text.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     ):
         why = "is no causal language model of transformers"
-    elif not getattr(text, "num_attention_heads", None):
-        why = "has no attention heads"
+    elif not _attention_heads(text):
+        why = "has no attention heads, or not as many in each layer"
     else:
         return
     raise InterpError(f"{name}: {architecture} {why}; expected a decoder-only model with attention")
+
+
+def _attention_heads(config: PreTrainedConfig) -> int | None:
+    try:
+        return getattr(config, "num_attention_heads", None)
+    except RuntimeError:  # transformers': the number varies across layers
+        return None
 
 
 def check_not_quantized(config: PreTrainedConfig, name: str) -> None:

@@ -270,8 +270,11 @@ def _parse_config(path: Path, trust_remote_code: bool) -> PreTrainedConfig:
         )
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        raise InterpError(f"{path} is no valid configuration: {first_line(error)}") from error
+    except (ValueError, TypeError, KeyError, ArithmeticError, StrictDataclassError) as error:
+        reason = " ".join(
+            str(error).split()
+        )  # the field stands on one line, what is wrong on the next
+        raise InterpError(f"{path} is no valid configuration: {reason}") from error
     check_config(config, str(source))
     return config
 

@@ -319,7 +319,13 @@ def d_head_of(config: PreTrainedConfig) -> int:
     if getattr(config, "qk_nope_head_dim", None):  # latent attention; its head_dim is RoPE's
         return config.qk_nope_head_dim + config.qk_rope_head_dim
     # Never d_model / n_heads unless nothing else is said: Qwen3 and Gemma differ.
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    try:
+        return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    except RuntimeError as error:  # transformers': it varies across layers
+        raise InterpError(
+            f"{config.model_type}: the heads of its layers are of several sizes (Gemma 4 and its like); "
+            "expected one for all"
+        ) from error
 
 
 def load_config(

@@ -236,7 +236,7 @@ def test_random_pins_are_others_than_the_first_and_drawn_by_seed(model):
 @pytest.mark.parametrize(
     ("budget", "pins", "message"),
     [
-        (N - 1, [1], "budget=21: expected 1 to 20 for texts of 22 tokens"),
+        (N - 2, [1], "budget=20: expected 1 to 19 for texts of 22 tokens"),
         (0, [1], "budget=0"),
         (4, [1, 5], r"pins=\[1, 5\]: expected numbers from 1 to the budget, 4"),
         (4, [0], r"pins=\[0\]"),
@@ -245,6 +245,15 @@ def test_random_pins_are_others_than_the_first_and_drawn_by_seed(model):
 def test_budgets_and_pins_that_do_not_fit(model, budget, pins, message):
     with pytest.raises(InterpError, match=message):
         policies(model, PROMPTS, ["first"], pins, budget)
+
+
+def test_the_largest_budget_still_costs_something(model):
+    whole, evicted = (
+        masked_losses(model, PROMPTS, policy, N - 3)
+        for policy in (None, Policy("oldest", PINS[:, :0]))
+    )
+    assert (np.abs(evicted - whole)[:, -1] > 1e-4).all()
+    np.testing.assert_allclose(evicted[:, :-1], whole[:, :-1], atol=1e-4)
 
 
 def test_what_else_is_refused(model):

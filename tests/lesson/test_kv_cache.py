@@ -6,6 +6,8 @@ import pytest
 import torch
 from gguf import GGUFWriter
 from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
     DeepseekV2Config,
     DeepseekV3Config,
     Gemma2Config,
@@ -158,6 +160,81 @@ def test_the_formula_is_the_cache_that_transformers_builds(family):
     windowed = any(layer.window for layer in shape.layers)
     assert windowed == (family in ("mistral", "gemma2", "gemma3_text", "gpt_oss"))
     assert (table.formula_bytes[3] < 20 * 4 * shape.values) == windowed
+
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 8,
+}  # fmt: skip
+SHARING = {"num_kv_shared_layers": 6, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+ODD = {  # layers of several sizes, by the name of their config
+    "wide": ("gemma4_text", {"num_hidden_layers": 6, "global_head_dim": 16, "sliding_window": 8}),
+    "sharing": ("gemma4_text", {"num_hidden_layers": 12, "sliding_window": 8} | SHARING),
+    "own heads": ("inkling_text", {
+        "num_hidden_layers": 7, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4,
+        "swa_head_dim": 8, "sliding_window_size": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_layers_of_several_sizes(kind):
+    """Wider heads where all tokens are seen, caches shared on top of that, other heads in a window."""
+    name, changes = ODD[kind]
+    if name not in CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {name}")
+    if name == "gemma4_text":
+        changes = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64} | changes
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**SMALL | changes)).eval()
+    shape = shape_of(model.config, kind)
+    assert len({layer.values for layer in shape.layers}) > 1 and shape.scheme == "GQA"
+    for n in (1, 5, 20):
+        with torch.no_grad():
+            out = model(torch.arange(n)[None], use_cache=True)
+        cache = out.get("cache") or out.get("past_key_values")
+        held = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+        numbers = sum(part.numel() for part in held if part is not None)  # None: shared
+        assert shape.held(n, without_current=True) == numbers
+    if name == "gemma4_text":
+        with pytest.raises(
+            InterpError, match="gemma4_text: the heads of its layers are of several"
+        ):
+            _ = load_model((model, None)).d_head
+
+
+def test_values_of_another_width_and_what_a_config_does_not_tell():
+    text = config(LlamaConfig, 3, 4, 2, 8)
+    text.v_head_dim = 4
+    assert shape_of(text, "x").values == 3 * 2 * (8 + 4)
+    text.model_type = "dory"
+    with pytest.raises(InterpError, match="x: dory keeps a cache for each of its loops, of which"):
+        shape_of(text, "x")
+
+
+def test_configs_that_can_not_be(tmp_path):
+    with pytest.raises(InterpError, match="llama: 8 query heads cannot share 3 key-value heads"):
+        shape_of(LlamaConfig(num_attention_heads=8, num_key_value_heads=3, head_dim=8), "x")
+    path = tmp_path / "odd.json"
+    sound = {"model_type": "qwen2", "num_hidden_layers": 4, "num_attention_heads": 8}
+    for wrong, message in (
+        ({"num_attention_heads": 0, "model_type": "llama"}, "is no valid configuration: .*zero"),
+        ({"num_attention_heads": "eight"}, "num_attention_heads.*eight"),
+        ({"layer_types": ["full_attention"]}, r"num_hidden_layers.*\(4\)"),
+    ):
+        path.write_text(json.dumps(sound | wrong))
+        with pytest.raises(InterpError, match=message):
+            load_config(str(path))
+
+
+def test_a_model_that_gives_no_cache_back(monkeypatch):
+    model = load_model((tiny_model("llama"), None))
+    forward = model.hf_model.forward
+    monkeypatch.setattr(
+        model.hf_model, "forward", lambda *a, **k: forward(*a, **k | {"use_cache": False})
+    )
+    with pytest.raises(InterpError, match="NoneType holds no keys and values"):
+        measure(model, shape_of(model.config, "x"), (3,))
 
 
 def test_a_cache_of_another_size_is_seen():

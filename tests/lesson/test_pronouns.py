@@ -199,6 +199,8 @@ def test_the_experiment_from_its_command_line(tmp_path, capsys, composed_once):
     assert found["table"].reading.tolist() == readings
     assert len(found["heads"]) == 24 and len(found["places"]) == 24 * 5
     assert "preference of the right noun: 4 frames, 8 sentences; chance: 0, 0.5" in said.out
+    assert "note: with 4 frames no p is below 0.12, so nothing can be told from chance" in said.out
+    assert "have no answer to bring back" not in said.out
     assert "the adjective comes later" in said.out
 
 
