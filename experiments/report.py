@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from experiments.launch import launch, progress
 from experiments.listing import experiments
 from interp.circuits.head_sets import Head, heads_in
-from interp.config.common import ReportConfig as Config
 from interp.config.common import RunConfig
+from interp.config.reruns import ReportConfig as Config
 from interp.errors import InterpError
 
 if TYPE_CHECKING:

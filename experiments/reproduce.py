@@ -16,7 +16,7 @@ from pathlib import Path
 
 from experiments.launch import DIFFERENT, launch
 from experiments.listing import experiments
-from interp.config.common import ReproduceConfig as Config
+from interp.config.reruns import ReproduceConfig as Config
 from interp.errors import InterpError
 from interp.runs.run_folder import RunFolder
 

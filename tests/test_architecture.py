@@ -60,7 +60,14 @@ LINE = (
         "scoring.reading",
         "scoring.formation",
     ],
-    ["config.common", "config.scoring", "config.training", "config.effects", "config.circuits"],
+    [
+        "config.common",
+        "config.reruns",
+        "config.scoring",
+        "config.training",
+        "config.effects",
+        "config.circuits",
+    ],
     [
         "lesson.config",
         "runs.methods",

@@ -15,7 +15,7 @@ import interp
 from experiments.compose import CONFIGS, compose
 from experiments.keys import default_kinds, groups, keys_of, written
 from interp.config.circuits import CheckCircuitConfig
-from interp.config.common import Given, RepeatedRandom, ReportConfig, ReproduceConfig, Text
+from interp.config.common import Given, RepeatedRandom, Text
 from interp.config.effects import (
     AblateHeadsConfig,
     AttributeHeadsConfig,
@@ -26,6 +26,7 @@ from interp.config.effects import (
     TracePathsConfig,
     WeightVsInfluenceConfig,
 )
+from interp.config.reruns import ReportConfig, ReproduceConfig
 from interp.config.scoring import (
     FindCompositionConfig,
     FindHeadsConfig,

@@ -5,31 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
     model_validator,
 )
 
 from interp.circuits.head_sets import SHARES, Head, check_classes, classes_in, heads_in
-from interp.config.common import Listed, NonEmpty, Strict
+from interp.config.common import Listed, NonEmpty, Strict, text_for
 from interp.config.effects import AnyTask, LittleWorld, TaskConfig
 from interp.errors import InterpError
 
-
-def _readable(text: object) -> object:
-    """Heads as text, if they can be read."""
-    if not isinstance(text, str):
-        raise ValueError(
-            "expected one text such as '9.9 9.10', in quotes: of a number 9.10 only 9.1 would be left"
-        )
-    try:
-        classes_in(text)
-    except InterpError as error:
-        raise ValueError(str(error)) from error
-    return text
-
-
-Heads = Annotated[NonEmpty, BeforeValidator(_readable)]
+Heads = Annotated[NonEmpty, text_for(classes_in)]
 
 
 class _Circuit(Strict):

@@ -11,7 +11,8 @@ the two together. Nothing here imports torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -43,21 +44,32 @@ def _as_names(value: object) -> object:
     return tuple(str(one) if type(one) is int else one for one in value)
 
 
-def _as_heads(value: object) -> object:
-    """Heads stay the text they are written as: of a number 18.10 only 18.1 would be left."""
-    if not isinstance(value, str):
-        raise ValueError(
-            "expected one text such as '18.6 17.3', in quotes: of a number 18.10 only 18.1 would be left"
-        )
-    try:
-        heads_in(value)
-    except InterpError as error:
-        raise ValueError(str(error)) from error
-    return value
+def text_for(read: Callable[[str], object]) -> BeforeValidator:
+    """Text that stays as it is written, and that ``read`` can read: of a number 18.10 only 18.1 is left."""
+
+    def checked(value: object) -> object:
+        if not isinstance(value, str):
+            raise ValueError(
+                "expected one text such as '18.6 17.3', in quotes: of a number 18.10 only 18.1 would be left"
+            )
+        try:
+            read(value)
+        except InterpError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+    return BeforeValidator(checked)
+
+
+def level_over(what: str) -> Any:
+    """The key `confidence` of intervals over these."""
+    return Field(
+        default=0.95, gt=0, lt=1, description=f"Level of the intervals over {what}, a share."
+    )
 
 
 NonEmpty = Annotated[str, Field(min_length=1)]
-Heads = Annotated[NonEmpty, BeforeValidator(_as_heads)]
+Heads = Annotated[NonEmpty, text_for(heads_in)]
 Listed = BeforeValidator(_as_tuple)
 Named = BeforeValidator(_as_names)
 
@@ -173,6 +185,12 @@ Correction = Annotated[
 ]
 
 
+def prompts_from(default: Prompts, description: str = "Where the prompts come from.") -> Any:
+    """The key `prompts`: a kind by default, the others as examples."""
+    others = [kind for kind in ("text", "repeated_random", "given") if kind != default.kind]
+    return Field(default=default, description=description, examples=others)
+
+
 # --- what every experiment shares ----------------------------------------------------------------
 
 
@@ -190,77 +208,6 @@ class AnyRun(Strict):
         json_schema_extra={"also": ["output", "output_dir", "folder"]},
     )
     overwrite: bool = Field(default=False, description="Replace the run that is in `out` already.")
-
-
-class ReproduceConfig(AnyRun):
-    """Keys of `reproduce`."""
-
-    run: NonEmpty = Field(description="The run folder to run again.", examples=["runs/first"])
-    out: NonEmpty | None = Field(
-        default=None,
-        description="The folder of the verdicts, and of the second run in again/; null: runs/reproduce/ and "
-        "the time in UTC.",
-        examples=["runs/first_again"],
-        json_schema_extra={"also": ["output", "to", "folder"]},
-    )
-    atol: float = Field(
-        default=1e-4, ge=0, description="Tolerance of a number: atol + rtol × what it was."
-    )
-    rtol: float = Field(
-        default=1e-3, ge=0, description="The part of it that grows with the number."
-    )
-
-
-class ReportConfig(AnyRun):
-    """Keys of `report`."""
-
-    out: NonEmpty | None = Field(
-        default=None,
-        description="The page; null: runs/report/ and the time in UTC.",
-        examples=["report.html"],
-        json_schema_extra={"also": ["output", "to", "file"]},
-    )
-    overwrite: bool = Field(default=False, description="Replace the report that `out` is already.")
-    runs: Annotated[tuple[NonEmpty, ...], Listed] = Field(
-        min_length=1, description="The run folders to show.", examples=["[runs/first,runs/second]"]
-    )
-    viewer: bool = Field(
-        default=True,
-        description="Load the model of each run, and show where chosen heads look.",
-    )
-    heads: Heads | None = Field(
-        default=None,
-        description="Those heads, as layer.head (18.10 is not 18.1); null: the best of the run's own table.",
-        examples=["[1.3,0.5]"],
-    )
-    n_heads: PositiveInt = Field(default=6, description="How many of the best.")
-    prompts: Annotated[tuple[NonEmpty, ...], Named] | None = Field(
-        default=None,
-        min_length=1,
-        description="The prompts shown, by name, or by number from 0; null: the first two of the run.",
-        examples=["[0,5]", "[random-50x2-3]"],
-    )
-    longest: PositiveInt = Field(
-        default=512,
-        description="Tokens of a prompt of which every weight is shown; of longer ones the `k` largest.",
-    )
-    k: PositiveInt = Field(
-        default=32,
-        description="Of a longer prompt, largest weights and lengths of each query; the rest is added up.",
-    )
-    most_rows: PositiveInt = Field(
-        default=2000, description="Rows of a table that go into the page, from the first."
-    )
-
-    @model_validator(mode="after")
-    def _read_where_given(self) -> ReportConfig:
-        for key in ("heads", "prompts"):
-            if not self.viewer and getattr(self, key) is not None:
-                raise ValueError(f"{key} is for the viewer, and viewer is false")
-        default = type(self).model_fields["n_heads"].default
-        if self.heads is not None and self.n_heads != default:
-            raise ValueError("n_heads is read where heads are not given, and they are")
-        return self
 
 
 class RunConfig(AnyRun):

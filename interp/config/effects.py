@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -22,6 +22,8 @@ from interp.config.common import (
     RunConfig,
     Strict,
     Text,
+    level_over,
+    prompts_from,
 )
 from interp.scoring.roles import ROLES, Role
 from interp.sinks.prompt_length import least_for_effects, least_for_masses
@@ -89,6 +91,14 @@ AnyTask = Annotated[
     Copying | IndirectObjects | GreaterThan | Pronouns | LittleWorld, Field(discriminator="kind")
 ]
 
+
+def task_of(default: AnyTask) -> Any:
+    """The key `task`: a kind by default, the others as examples."""
+    kinds = ["indirect_objects", "greater_than", "pronouns", "copying", "little_world"]
+    others = [kind for kind in kinds if kind != default.kind]
+    return Field(default=default, description="What the model is to do.", examples=others)
+
+
 # What a task has something for: see interp/editing/metrics.py.
 OF_ONE_ANSWER = ("logit_difference", "log_probability", "kl", "flips")
 METRICS_OF: dict[str, tuple[str, ...]] = {
@@ -103,20 +113,14 @@ METRICS_OF: dict[str, tuple[str, ...]] = {
 class TaskConfig(RunConfig):
     """What the experiments share that change something in the model and measure what comes of it."""
 
-    task: AnyTask = Field(
-        default=Copying(),
-        description="What the model is to do.",
-        examples=["indirect_objects", "greater_than", "pronouns", "little_world"],
-    )
+    task: AnyTask = task_of(Copying())
     metric: AnyMetric | None = Field(
         default=None,
         description="What is measured; null: the loss for copying, the probability difference for "
         "greater_than, else the logit difference. kl and flips are for any task, log_probability where "
         "the logit difference is.",
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over templates, a share."
-    )
+    confidence: float = level_over("templates")
     top: PositiveInt = Field(default=10, description="Rows printed; the files hold all heads.")
     batch_tokens: BatchTokens = 4096
 
@@ -183,11 +187,7 @@ class AblateHeadsConfig(EffectConfig):
 class PatchHeadsConfig(EffectConfig):
     """Activations of one prompt put into the run of another."""
 
-    task: AnyTask = Field(
-        default=LittleWorld(),
-        description="What the model is to do.",
-        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
-    )
+    task: AnyTask = task_of(LittleWorld())
     direction: Literal["denoise", "noise"] = Field(
         default="denoise",
         description="denoise: clean into the corrupted run (what is enough?); noise: corrupted into "
@@ -253,11 +253,7 @@ class AttributeHeadsConfig(PatchHeadsConfig):
 class TracePathsConfig(EffectConfig):
     """Paths from each head to receivers."""
 
-    task: AnyTask = Field(
-        default=LittleWorld(),
-        description="What the model is to do.",
-        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
-    )
+    task: AnyTask = task_of(LittleWorld())
     receivers: Annotated[tuple[NonEmpty, ...], Listed] = Field(
         default=("logits",),
         min_length=1,
@@ -339,11 +335,7 @@ class WeightVsInfluenceConfig(EffectConfig):
 class SplitEffectsConfig(EffectConfig):
     """Total effects split into direct, norm and later."""
 
-    task: AnyTask = Field(
-        default=LittleWorld(),
-        description="What the model is to do.",
-        examples=["indirect_objects", "greater_than", "pronouns", "copying"],
-    )
+    task: AnyTask = task_of(LittleWorld())
     ablation: Literal["zero", "mean", "resample"] = Field(
         default="resample",
         description="What z becomes: 0, its mean over donor prompts, or that of one donor prompt.",
@@ -353,11 +345,7 @@ class SplitEffectsConfig(EffectConfig):
 class KnockOutSinksConfig(RunConfig):
     """The attention sink taken away, in five ways, on plain text."""
 
-    prompts: Prompts = Field(
-        default=Text(),
-        description="Where the prompts come from.",
-        examples=["repeated_random", "given"],
-    )
+    prompts: Prompts = prompts_from(Text())
     knock_outs: Annotated[
         tuple[Literal["mask", "zero_weight", "zero_value", "mean_value", "to_current"], ...], Listed
     ] = Field(
@@ -382,9 +370,7 @@ class KnockOutSinksConfig(RunConfig):
         ge=0,
         description="The control: as many keys drawn at random, so many times; 0: no control.",
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
-    )
+    confidence: float = level_over("prompts")
     correction: Correction = "bh"
     batch_tokens: BatchTokens = 4096
 

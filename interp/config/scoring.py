@@ -20,6 +20,8 @@ from interp.config.common import (
     RunConfig,
     Strict,
     Text,
+    level_over,
+    prompts_from,
 )
 from interp.scoring.roles import ROLES, check_names
 
@@ -27,14 +29,8 @@ from interp.scoring.roles import ROLES, check_names
 class ScoreConfig(RunConfig):
     """What the experiments share that score heads over a set of prompts."""
 
-    prompts: Prompts = Field(
-        default=RepeatedRandom(),
-        description="Where the prompts come from.",
-        examples=["text", "given"],
-    )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
-    )
+    prompts: Prompts = prompts_from(RepeatedRandom())
+    confidence: float = level_over("prompts")
     correction: Correction = "bh"
     top: PositiveInt = Field(default=10, description="Rows printed; the files hold all heads.")
     batch_size: PositiveInt | None = Field(
@@ -108,11 +104,7 @@ class SinkRate(Strict):
 class FindSinksConfig(FindConfig):
     """Attention sinks, looked for in plain text: there a head has nothing else to do."""
 
-    prompts: Prompts = Field(
-        default=Text(),
-        description="Where the prompts come from.",
-        examples=["repeated_random", "given"],
-    )
+    prompts: Prompts = prompts_from(Text())
     first_k: FirstK = 4
     sink_rate: SinkRate | None = Field(
         default=None,

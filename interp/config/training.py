@@ -19,6 +19,7 @@ from interp.config.common import (
     RepeatedRandom,
     RunConfig,
     Strict,
+    level_over,
 )
 
 
@@ -30,9 +31,7 @@ class FormHeadsConfig(RunConfig):
         description="Where the prompts come from.",
         examples=["repeated_random", "given"],
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
-    )
+    confidence: float = level_over("prompts")
     correction: Correction = "bh"
     until: PositiveInt = Field(
         default=1500,

@@ -18,6 +18,8 @@ from interp.config.common import (
     RunConfig,
     Strict,
     Text,
+    level_over,
+    prompts_from,
 )
 from interp.scoring.roles import check_names
 
@@ -85,11 +87,7 @@ class AttentionByHandConfig(AnyRun):
 class ScoreScalingConfig(RunConfig):
     """What softmax does to scores that are not divided by √d_k."""
 
-    prompts: Prompts = Field(
-        default=Text(),
-        description="Where the prompts come from.",
-        examples=["repeated_random", "given"],
-    )
+    prompts: Prompts = prompts_from(Text())
     d_k: Annotated[tuple[PositiveInt, ...], Listed] = Field(
         default=(1, 4, 16, 64, 256), min_length=1, description="Widths of the random vectors."
     )
@@ -100,9 +98,7 @@ class ScoreScalingConfig(RunConfig):
     by_layer: bool = Field(
         default=True, description="Also undo the model's scaling in each layer alone."
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals, a share."
-    )
+    confidence: float = level_over("draws and prompts")
 
     @model_validator(mode="after")
     def _each_width_once(self) -> ScoreScalingConfig:
@@ -113,11 +109,7 @@ class ScoreScalingConfig(RunConfig):
 class CausalMaskConfig(RunConfig):
     """The past does not depend on the future."""
 
-    prompts: Prompts = Field(
-        default=Text(),
-        description="Where the prompts come from; all of one length.",
-        examples=["repeated_random", "given"],
-    )
+    prompts: Prompts = prompts_from(Text(), "Where the prompts come from; all of one length.")
     n_cuts: PositiveInt = Field(
         default=4,
         description="Positions after which every token is replaced, each in turn, evenly spread.",
@@ -126,9 +118,7 @@ class CausalMaskConfig(RunConfig):
         default=2,
         description="Of the prompts, how many are also read prefix by prefix (a pass a token).",
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over prompts, a share."
-    )
+    confidence: float = level_over("prompts")
 
 
 class AttentionCostConfig(AnyRun):
@@ -194,10 +184,8 @@ class KvCacheSizeConfig(AnyRun):
 class EvictCacheConfig(RunConfig):
     """Old tokens thrown out of a key-value cache."""
 
-    prompts: Prompts = Field(
-        default=Text(),
-        description="Where the texts come from; all of one length, and the second half is scored.",
-        examples=["given", "repeated_random"],
+    prompts: Prompts = prompts_from(
+        Text(), "Where the texts come from; all of one length, and the second half is scored."
     )
     budget: PositiveInt = Field(
         default=64,
@@ -237,9 +225,7 @@ class EvictCacheConfig(RunConfig):
         ge=0,
         description="Texts on which the masked pass is held against a real cache, token by token; 0: none.",
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over texts, a share."
-    )
+    confidence: float = level_over("texts")
 
     @model_validator(mode="after")
     def _fits(self) -> EvictCacheConfig:
@@ -254,11 +240,7 @@ class EvictCacheConfig(RunConfig):
 class FindHypothesesConfig(RunConfig):
     """Meaningless patterns, and how many heads look striking for them."""
 
-    prompts: Prompts = Field(
-        default=Text(),
-        description="Where the prompts come from.",
-        examples=["repeated_random", "given"],
-    )
+    prompts: Prompts = prompts_from(Text())
     role: NonEmpty = Field(
         default="induction",
         description="The real hypothesis: a role of interp/scoring/roles.py, or FILE.py:NAME of yours. "
@@ -281,9 +263,7 @@ class FindHypothesesConfig(RunConfig):
         description="Attention weight that looks striking on one map, a share.",
         json_schema_extra={"also": ["threshold"]},
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over hypotheses, a share."
-    )
+    confidence: float = level_over("hypotheses")
 
     @field_validator("role")
     @classmethod
@@ -373,9 +353,7 @@ class ResolvePronounConfig(RunConfig):
     level: float = Field(
         default=0.05, gt=0, lt=1, description="Level of the test against chance, a share."
     )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Level of the intervals over frames, a share."
-    )
+    confidence: float = level_over("frames")
     top: PositiveInt = Field(default=6, description="Heads printed; the files hold all.")
     batch_tokens: BatchTokens = 4096
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandera.pandas as pa
 
-from interp.results.columns import KEYS, count, or_none, share
+from interp.results.columns import KEYS, contract, count, ends, or_none, share
 
 # --- attention by hand ---------------------------------------------------------------------------
 
@@ -13,7 +13,7 @@ _QUERY = {
     "query_token": pa.Column(str, description="its text"),
 }
 
-BY_HAND = pa.DataFrameSchema(
+BY_HAND = contract(
     {"example": pa.Column(str, description="from vectors (scaled), or from scores as they are")}
     | _QUERY
     | {
@@ -25,26 +25,22 @@ BY_HAND = pa.DataFrameSchema(
         "weight": share("softmax over the visible keys"),
         "chance": share("weight if uniform over the visible keys"),
     },
-    strict=True,
-    ordered=True,
     unique=["example", "query", "key"],
     name="by_hand",
 )
 
-BY_HAND_OUTPUTS = pa.DataFrameSchema(
+BY_HAND_OUTPUTS = contract(
     _QUERY
     | {
         "dimension": count("of the value vectors, from 0", 0),
         "output": pa.Column(float, description="Σ weight · value"),
         "uniform": pa.Column(float, description="the same with uniform weights"),
     },
-    strict=True,
-    ordered=True,
     unique=["query", "dimension"],
     name="by_hand_outputs",
 )
 
-MULTI_HEAD_FLOPS = pa.DataFrameSchema(
+MULTI_HEAD_FLOPS = contract(
     {
         "n_heads": count("heads"),
         "d_head": count("width of each"),
@@ -53,15 +49,13 @@ MULTI_HEAD_FLOPS = pa.DataFrameSchema(
         "flops": count("counted, all matrix products"),
         "exponentials": count("of the softmax: no matrix products, not among the FLOPs"),
     },
-    strict=True,
-    ordered=True,
     unique=["n_heads"],
     name="multi_head_flops",
 )
 
 # --- scores and their scaling --------------------------------------------------------------------
 
-SCALING = pa.DataFrameSchema(
+SCALING = contract(
     {
         "d_k": count("width of the random vectors"),
         "scaling": pa.Column(str, description="what scores are multiplied by: 1/√d_k, or none"),
@@ -73,15 +67,13 @@ SCALING = pa.DataFrameSchema(
         "n_keys": count("keys in a draw", 2),
         "n_draws": count("queries, each with keys of its own", 2),
     },
-    strict=True,
-    ordered=True,
     unique=["d_k", "scaling", "quantity"],
     name="scaling",
 )
 
 _RESCALED = pa.Column(str, description="own, none or uniform: see interp/lesson/rescaling.py")
 
-RESCALED_HEADS = pa.DataFrameSchema(
+RESCALED_HEADS = contract(
     {
         "model": KEYS["model"],
         "scaling": _RESCALED,
@@ -89,22 +81,18 @@ RESCALED_HEADS = pa.DataFrameSchema(
         "head": KEYS["head"],
         "scale": pa.Column(float, description="the model's own factor of the scores"),
         "entropy": pa.Column(float, description="of attention rows, nats, mean"),
-        "entropy_low": or_none("bootstrap over prompts, low end"),
-        "entropy_high": or_none("bootstrap over prompts, high end"),
+        **ends("entropy", "bootstrap over prompts"),
         "uniform_entropy": pa.Column(float, description="if uniform over the keys in reach"),
         "largest_weight": share("of attention rows, mean"),
-        "largest_weight_low": share("bootstrap over prompts, low end"),
-        "largest_weight_high": share("bootstrap over prompts, high end"),
+        **ends("largest_weight", "bootstrap over prompts", share),
         "chance": share("if uniform over the keys in reach"),
         "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "scaling", "layer", "head"],
     name="rescaled_heads",
 )
 
-RESCALED_LOSSES = pa.DataFrameSchema(
+RESCALED_LOSSES = contract(
     {
         "model": KEYS["model"],
         "layer": pa.Column(
@@ -112,16 +100,12 @@ RESCALED_LOSSES = pa.DataFrameSchema(
         ),
         "scaling": _RESCALED,
         "loss": pa.Column(float, description="nats a token, mean over prompts"),
-        "loss_low": or_none("bootstrap over prompts, low end"),
-        "loss_high": or_none("bootstrap over prompts, high end"),
+        **ends("loss", "bootstrap over prompts"),
         "change": pa.Column(float, description="loss − that with the model's own scaling"),
-        "change_low": or_none("bootstrap over prompts, low end"),
-        "change_high": or_none("bootstrap over prompts, high end"),
+        **ends("change", "bootstrap over prompts"),
         "p": share("change not 0: two-sided sign flips over prompts"),
         "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "layer", "scaling"],
     name="rescaled_losses",
 )
@@ -135,40 +119,34 @@ _CUT = {
 }
 _DIFFERENCE = pa.Column(float, pa.Check.ge(0), description="largest |logit after − before|")
 
-CAUSAL_CUTS = pa.DataFrameSchema(
+CAUSAL_CUTS = contract(
     _CUT
     | {
         "side": pa.Column(str, description="kept: positions 0 … t; changed: those after"),
         "difference": _DIFFERENCE,
         "kl": pa.Column(float, description="KL(before ‖ after), nats, mean"),
-        "ci_low": or_none("bootstrap over prompts, low end"),
-        "ci_high": or_none("bootstrap over prompts, high end"),
+        **ends("ci", "bootstrap over prompts"),
         "n_positions": count("predictions compared, all prompts"),
         "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=[*_CUT, "side"],
     name="causal_cuts",
 )
 
-CAUSAL_POSITIONS = pa.DataFrameSchema(
+CAUSAL_POSITIONS = contract(
     _CUT
     | {
         "position": count("of the prediction", 0),
         "difference": _DIFFERENCE,
         "kl": pa.Column(float, description="KL(before ‖ after), nats, mean over prompts"),
-        "ci_low": or_none("bootstrap over prompts, low end"),
-        "ci_high": or_none("bootstrap over prompts, high end"),
+        **ends("ci", "bootstrap over prompts"),
         "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=[*_CUT, "position"],
     name="causal_positions",
 )
 
-CAUSAL_PREFIXES = pa.DataFrameSchema(
+CAUSAL_PREFIXES = contract(
     {
         "model": KEYS["model"],
         "prompt": pa.Column(str, description="name of the prompt"),
@@ -179,8 +157,6 @@ CAUSAL_PREFIXES = pa.DataFrameSchema(
         "loss": or_none("of the next token in one pass over the prompt, nats"),
         "loss_alone": or_none("the same from a pass over the prefix alone"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "prompt", "position"],
     name="causal_prefixes",
 )
@@ -189,7 +165,7 @@ CAUSAL_PREFIXES = pa.DataFrameSchema(
 
 _WAY = pa.Column(str, description="eager, fused, ours or online: see interp/lesson/cost.py")
 
-ATTENTION_COST = pa.DataFrameSchema(
+ATTENTION_COST = contract(
     {
         "way": _WAY,
         "length": count("n, tokens", 2),
@@ -204,13 +180,11 @@ ATTENTION_COST = pa.DataFrameSchema(
         "d_head": count("d"),
         "n_repeats": count("calls that were timed"),
     },
-    strict=True,
-    ordered=True,
     unique=["way", "length"],
     name="attention_cost",
 )
 
-COST_EXPONENTS = pa.DataFrameSchema(
+COST_EXPONENTS = contract(
     {
         "way": _WAY,
         "quantity": pa.Column(str, description="seconds, memory or flops"),
@@ -218,8 +192,6 @@ COST_EXPONENTS = pa.DataFrameSchema(
         "standard_error": or_none("of b, over the lengths"),
         "n_lengths": count("lengths with a value above 0", 0),
     },
-    strict=True,
-    ordered=True,
     unique=["way", "quantity"],
     name="cost_exponents",
 )
@@ -230,7 +202,7 @@ _CACHED = pa.Column(
     str, description="the model, or numbers of layers, query heads, and their width"
 )
 
-CACHE_SIZES = pa.DataFrameSchema(
+CACHE_SIZES = contract(
     {
         "name": _CACHED,
         "scheme": pa.Column(
@@ -250,25 +222,21 @@ CACHE_SIZES = pa.DataFrameSchema(
         "memory": or_none("bytes at hand; empty: not known"),
         "users_that_fit": pa.Column("Int64", nullable=True, description="into that memory"),
     },
-    strict=True,
-    ordered=True,
     unique=["name"],
     name="cache_sizes",
 )
 
-CACHE_GROWTH = pa.DataFrameSchema(
+CACHE_GROWTH = contract(
     {
         "name": _CACHED,
         "context": count("tokens"),
         "bytes": pa.Column(float, description="of one user's cache"),
     },
-    strict=True,
-    ordered=True,
     unique=["name", "context"],
     name="cache_growth",
 )
 
-CACHE_MEASURED = pa.DataFrameSchema(
+CACHE_MEASURED = contract(
     {
         "name": _CACHED,
         "tokens": count("read by the model"),
@@ -277,8 +245,6 @@ CACHE_MEASURED = pa.DataFrameSchema(
         "bytes_per_value": count("of the dtype that was loaded"),
         "equal": pa.Column(bool, description="whether both are the same"),
     },
-    strict=True,
-    ordered=True,
     unique=["name", "tokens"],
     name="cache_measured",
 )
@@ -303,15 +269,14 @@ _RISE = {
     "effect": pa.Column(
         float, description="loss − that of a cache that keeps all, mean over texts"
     ),
-    "ci_low": or_none("bootstrap over texts, low end"),
-    "ci_high": or_none("bootstrap over texts, high end"),
+    **ends("ci", "bootstrap over texts"),
 }
 _TESTS = {
     "p": share("effect not 0: two-sided sign flips over texts"),
     "q": share("p with false discoveries over all rows held"),
 }
 
-EVICTION_PER_PROMPT = pa.DataFrameSchema(
+EVICTION_PER_PROMPT = contract(
     _POLICY
     | {
         "prompt": pa.Column(str, description="name of the text"),
@@ -319,48 +284,42 @@ EVICTION_PER_PROMPT = pa.DataFrameSchema(
         "baseline": _WHOLE,
         "n_scored": count("tokens scored in this text"),
     },
-    strict=True,
+    ordered=False,
     unique=[*_POLICY, "prompt"],
     name="eviction_per_prompt",
 )
 
-EVICTION = pa.DataFrameSchema(
+EVICTION = contract(
     _POLICY
     | {
         "perplexity": pa.Column(float, pa.Check.ge(1), description="e^loss"),
         "perplexity_low": or_none("e^loss_low"),
         "perplexity_high": or_none("e^loss_high"),
         "loss": _LOSS,
-        "loss_low": or_none("bootstrap over texts, low end"),
-        "loss_high": or_none("bootstrap over texts, high end"),
+        **ends("loss", "bootstrap over texts"),
     }
     | _RISE
     | _TESTS
     | {"n_scored": count("tokens scored, all texts"), "n_prompts": _TEXTS},
-    strict=True,
-    ordered=True,
     unique=[*_POLICY],
     name="eviction",
 )
 
-EVICTION_POSITIONS = pa.DataFrameSchema(
+EVICTION_POSITIONS = contract(
     _POLICY
     | {
         "position": count("of the token predicted"),
         "loss": pa.Column(float, description="its loss, nats, mean over texts"),
-        "ci_low": or_none("bootstrap over texts, low end"),
-        "ci_high": or_none("bootstrap over texts, high end"),
+        **ends("ci", "bootstrap over texts"),
         "n_prompts": _TEXTS,
     },
-    strict=True,
-    ordered=True,
     unique=[*_POLICY, "position"],
     name="eviction_positions",
 )
 
 _HEAD = {name: KEYS[name] for name in ("model", "layer", "head")}
 
-EVICTED_HEADS_PER_PROMPT = pa.DataFrameSchema(
+EVICTED_HEADS_PER_PROMPT = contract(
     _HEAD
     | {
         "prompt": pa.Column(str, description="name of the text"),
@@ -368,39 +327,33 @@ EVICTED_HEADS_PER_PROMPT = pa.DataFrameSchema(
         "effect": pa.Column(float, description="rise of the loss when this head alone evicts"),
         "baseline": _WHOLE,
     },
-    strict=True,
+    ordered=False,
     unique=[*_HEAD, "prompt"],
     name="evicted_heads_per_prompt",
 )
 
-EVICTED_HEADS = pa.DataFrameSchema(
+EVICTED_HEADS = contract(
     _HEAD
     | {
         "sink_mass": share("attention mass on the first token, mean over texts"),
-        "mass_low": share("bootstrap over texts, low end"),
-        "mass_high": share("bootstrap over texts, high end"),
+        **ends("mass", "bootstrap over texts", share),
     }
     | _RISE
     | {"baseline": _WHOLE}
     | _TESTS
     | {"n_prompts": _TEXTS},
-    strict=True,
-    ordered=True,
     unique=[*_HEAD],
     name="evicted_heads",
 )
 
-SINKS_AND_EVICTIONS = pa.DataFrameSchema(
+SINKS_AND_EVICTIONS = contract(
     {
         "model": KEYS["model"],
         "spearman": or_none("rank correlation over heads of sink mass and effect"),
-        "ci_low": or_none("bootstrap over texts, low end"),
-        "ci_high": or_none("bootstrap over texts, high end"),
+        **ends("ci", "bootstrap over texts"),
         "n_heads": count("heads ranked"),
         "n_prompts": _TEXTS,
     },
-    strict=True,
-    ordered=True,
     unique=["model"],
     name="sinks_and_evictions",
 )
@@ -422,7 +375,7 @@ _SEEN = {
     "rise_control": pa.Column(float, description="the same at another query"),
 }
 
-HYPOTHESES_PER_PROMPT = pa.DataFrameSchema(
+HYPOTHESES_PER_PROMPT = contract(
     _HYPOTHESIS
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
@@ -432,12 +385,12 @@ HYPOTHESES_PER_PROMPT = pa.DataFrameSchema(
         "control_query": count("position of the control of the ablation", 0),
     }
     | _SEEN,
-    strict=True,
+    ordered=False,
     unique=[*_HYPOTHESIS, "prompt"],
     name="hypotheses_per_prompt",
 )
 
-HYPOTHESIS_TESTS = pa.DataFrameSchema(
+HYPOTHESIS_TESTS = contract(
     _HYPOTHESIS
     | _SEEN
     | {
@@ -450,13 +403,11 @@ HYPOTHESIS_TESTS = pa.DataFrameSchema(
         "q_ablation": share("p_ablation with false discoveries over those ablated held"),
         "n_prompts": count("prompts"),
     },
-    strict=True,
-    ordered=True,
     unique=[*_HYPOTHESIS],
     name="hypothesis_tests",
 )
 
-HYPOTHESES = pa.DataFrameSchema(
+HYPOTHESES = contract(
     {
         "model": KEYS["model"],
         "kind": _HYPOTHESIS["kind"],
@@ -464,18 +415,14 @@ HYPOTHESES = pa.DataFrameSchema(
         "n_striking": count("heads that meet it, over all hypotheses", 0),
         "expected": or_none("level × tests: how many meet it by chance"),
         "share": share("of heads that meet it, mean over hypotheses"),
-        "ci_low": share("bootstrap over hypotheses, low end"),
-        "ci_high": share("bootstrap over hypotheses, high end"),
+        **ends("ci", "bootstrap over hypotheses", share),
         "any_head": share("of hypotheses for which some head meets it"),
-        "any_low": share("bootstrap over hypotheses, low end"),
-        "any_high": share("bootstrap over hypotheses, high end"),
+        **ends("any", "bootstrap over hypotheses", share),
         "n_tests": count("heads × hypotheses that were tested", 0),
         "n_hypotheses": count("draws"),
         "n_heads": count("heads"),
         "n_prompts": count("prompts"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "kind", "criterion"],
     name="hypotheses",
 )
@@ -494,7 +441,7 @@ _FRAMES = {
     "n_prompts": count("sentences measured"),
 }
 
-PREFERENCES_PER_PROMPT = pa.DataFrameSchema(
+PREFERENCES_PER_PROMPT = contract(
     _TASK
     | {
         "reading": _READING,
@@ -502,40 +449,35 @@ PREFERENCES_PER_PROMPT = pa.DataFrameSchema(
         "template": pa.Column(str, description="its frame"),
         "preference": pa.Column(float, description="score of the right noun − of the wrong one"),
     },
-    strict=True,
+    ordered=False,
     unique=["model", "task", "reading", "prompt"],
     name="preferences_per_prompt",
 )
 
-PREFERENCES = pa.DataFrameSchema(
+PREFERENCES = contract(
     _TASK
     | {
         "reading": _READING,
         "preference": pa.Column(float, description="right − wrong, mean over frames; 0 by chance"),
-        "preference_low": or_none("bootstrap over frames, low end"),
-        "preference_high": or_none("bootstrap over frames, high end"),
+        **ends("preference", "bootstrap over frames"),
         "accuracy": share("of sentences with a preference above 0; a tie counts half"),
-        "accuracy_low": share("bootstrap over frames, low end"),
-        "accuracy_high": share("bootstrap over frames, high end"),
+        **ends("accuracy", "bootstrap over frames", share),
         "chance": share("accuracy by chance"),
         "both_right": share(
             "of frames of several sentences, all right; 0 if what differs is not read"
         ),
-        "both_right_low": share("bootstrap over frames, low end"),
-        "both_right_high": share("bootstrap over frames, high end"),
+        **ends("both_right", "bootstrap over frames", share),
         "p": share("preference not 0: two-sided sign flips over frames"),
         "verdict": pa.Column(
             str, pa.Check.isin(["at chance", "better than chance", "worse than chance"])
         ),
     }
     | _FRAMES,
-    strict=True,
-    ordered=True,
     unique=["model", "task", "reading"],
     name="preferences",
 )
 
-LOOKS = pa.DataFrameSchema(
+LOOKS = contract(
     _TASK
     | {
         "layer": KEYS["layer"],
@@ -546,14 +488,11 @@ LOOKS = pa.DataFrameSchema(
         "flip": pa.Column(
             float, description="right − wrong; of it 0, for the adjective comes later"
         ),
-        "ci_low": or_none("bootstrap over frames, low end"),
-        "ci_high": or_none("bootstrap over frames, high end"),
+        **ends("ci", "bootstrap over frames"),
         "p": share("flip not 0: two-sided sign flips over frames; of it undefined"),
         "q": share("p with false discoveries over all heads and queries held"),
     }
     | _FRAMES,
-    strict=True,
-    ordered=True,
     unique=["model", "task", "layer", "head", "query"],
     name="looks",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pandera.pandas as pa
 
 KEYS = {
@@ -26,3 +28,30 @@ def or_none(description: str) -> pa.Column:
 def count(description: str, least: int = 1) -> pa.Column:
     """A column of whole numbers of that size or more."""
     return pa.Column(int, pa.Check.ge(least), description=description)
+
+
+def ends(
+    name: str, description: str, column: Callable[[str], pa.Column] = or_none
+) -> dict[str, pa.Column]:
+    """The two columns of an interval or range: NAME_low and NAME_high."""
+    return {f"{name}_{end}": column(f"{description}, {end} end") for end in ("low", "high")}
+
+
+def contract(
+    columns: Mapping[str, pa.Column],
+    *,
+    name: str,
+    unique: list[str] | None = None,
+    checks: pa.Check | None = None,
+    ordered: bool = True,
+) -> pa.DataFrameSchema:
+    """A table's contract: these columns and no others, in this order unless told otherwise.
+
+    Args:
+        unique: columns in which no two rows agree.
+        checks: of whole tables.
+        name: of the table.
+    """
+    return pa.DataFrameSchema(
+        dict(columns), strict=True, ordered=ordered, unique=unique, checks=checks, name=name
+    )

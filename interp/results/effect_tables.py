@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandera.pandas as pa
 
-from interp.results.columns import KEYS, or_none, share
+from interp.results.columns import KEYS, contract, count, ends, or_none, share
 
 
 def _perhaps(description: str) -> pa.Column:
@@ -42,7 +42,7 @@ def _one_row_each(*more: str) -> pa.Check:
     )
 
 
-EFFECTS_PER_PROMPT = pa.DataFrameSchema(
+EFFECTS_PER_PROMPT = contract(
     EDITED
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
@@ -59,22 +59,19 @@ EFFECTS_PER_PROMPT = pa.DataFrameSchema(
         "clean": pa.Column(float, required=False, description="metric of the clean prompt"),
         "corrupted": pa.Column(float, required=False, description="metric of the corrupted prompt"),
     },
-    strict=True,
+    ordered=False,
     checks=_one_row_each("prompt"),
     name="effects_per_prompt",
 )
 
-EFFECTS = pa.DataFrameSchema(
+EFFECTS = contract(
     EDITED
     | {
         "position": pa.Column(float, required=False, description="of the place, mean over prompts"),
         "effect": pa.Column(
             float, description="metric after the edit − before, mean over templates"
         ),
-        "ci_low": pa.Column(float, nullable=True, description="bootstrap over templates, low end"),
-        "ci_high": pa.Column(
-            float, nullable=True, description="bootstrap over templates, high end"
-        ),
+        **ends("ci", "bootstrap over templates"),
         "normalised": _perhaps("0: as the corrupted prompt, 1: as the clean one"),
         "normalised_low": _perhaps("bootstrap over templates"),
         "normalised_high": _perhaps("bootstrap over templates"),
@@ -86,16 +83,14 @@ EFFECTS = pa.DataFrameSchema(
         "n_unseen": pa.Column(
             int, required=False, description="mean by token: positions without, over all prompts"
         ),
-        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
-        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        "n_templates": count("independent groups of prompts"),
+        "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     checks=_one_row_each(),
     name="effects",
 )
 
-AUDIT = pa.DataFrameSchema(
+AUDIT = contract(
     {name: column for name, column in EDITED.items() if name != "receiver"}
     | {
         "estimate": pa.Column(float, description="effect by gradients, mean over templates"),
@@ -103,8 +98,6 @@ AUDIT = pa.DataFrameSchema(
         "in_top": pa.Column(bool, description="chosen because its estimate is among the largest"),
         "in_random": pa.Column(bool, description="drawn at random"),
     },
-    strict=True,
-    ordered=True,
     checks=_one_row_each(),
     name="audit",
 )
@@ -117,10 +110,10 @@ _TOGETHER = {name: EDITED[name] for name in ("model", "task", "edit", "metric")}
         pa.Check.isin(["named", "random"]),
         description="random: as many other heads of the same layers",
     ),
-    "n_heads": pa.Column(int, pa.Check.ge(1), description="heads in the set"),
+    "n_heads": count("heads in the set"),
 }
 
-ABLATED_SETS_PER_PROMPT = pa.DataFrameSchema(
+ABLATED_SETS_PER_PROMPT = contract(
     _TOGETHER
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
@@ -128,20 +121,15 @@ ABLATED_SETS_PER_PROMPT = pa.DataFrameSchema(
         "effect": pa.Column(float, description="metric with the set ablated − metric without"),
         "baseline": pa.Column(float, description="metric before"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "heads", "prompt"],
     name="ablated_sets_per_prompt",
 )
 
-ABLATED_SETS = pa.DataFrameSchema(
+ABLATED_SETS = contract(
     _TOGETHER
     | {
         "effect": pa.Column(float, description="metric after − before, mean over templates"),
-        "ci_low": pa.Column(float, nullable=True, description="bootstrap over templates, low end"),
-        "ci_high": pa.Column(
-            float, nullable=True, description="bootstrap over templates, high end"
-        ),
+        **ends("ci", "bootstrap over templates"),
         "baseline": pa.Column(float, description="metric before, mean over templates"),
         "p": share("named: (1 + n_as_large) / (1 + n_random)"),
         "n_as_large": pa.Column(
@@ -150,12 +138,10 @@ ABLATED_SETS = pa.DataFrameSchema(
             nullable=True,
             description="random sets of as large an |effect|",
         ),
-        "n_random": pa.Column(int, pa.Check.ge(0), description="random sets"),
-        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
-        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        "n_random": count("random sets", 0),
+        "n_templates": count("independent groups of prompts"),
+        "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "heads"],
     name="ablated_sets",
 )
@@ -166,14 +152,14 @@ _KNOCKED = {
         "Int64", pa.Check.ge(0), nullable=True, coerce=True, description="from 0; empty: all layers"
     ),
     "knock_out": pa.Column(str, description="in which way: see edits.knock_out"),
-    "n_keys": pa.Column(int, pa.Check.ge(0), description="how many of the first positions"),
+    "n_keys": count("how many of the first positions", 0),
 }
 _OF_SINKS = _KNOCKED | {
     "metric": pa.Column(str, description="loss or kl: see interp/editing/metrics.py")
 }
 
 
-SINK_EFFECTS_PER_PROMPT = pa.DataFrameSchema(
+SINK_EFFECTS_PER_PROMPT = contract(
     _OF_SINKS
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
@@ -182,21 +168,17 @@ SINK_EFFECTS_PER_PROMPT = pa.DataFrameSchema(
         "control": or_none("of as many random positions, mean over draws"),
         "baseline": pa.Column(float, description="metric before"),
     },
-    strict=True,
-    ordered=True,
     unique=[*_OF_SINKS, "prompt"],
     name="sink_effects_per_prompt",
 )
 
-SINK_EFFECTS = pa.DataFrameSchema(
+SINK_EFFECTS = contract(
     _OF_SINKS
     | {
         "effect": pa.Column(float, description="metric after the knock-out − before, mean"),
-        "ci_low": or_none("bootstrap over templates, low end"),
-        "ci_high": or_none("bootstrap over templates, high end"),
+        **ends("ci", "bootstrap over templates"),
         "control": or_none("of as many random positions, mean over draws and prompts"),
-        "control_low": or_none("bootstrap over templates, low end"),
-        "control_high": or_none("bootstrap over templates, high end"),
+        **ends("control", "bootstrap over templates"),
         "baseline": pa.Column(float, description="metric before, mean"),
         "p": share(
             "effect not 0: two-sided sign flips over templates; undefined for kl, never < 0"
@@ -204,28 +186,23 @@ SINK_EFFECTS = pa.DataFrameSchema(
         "p_control": share("effect not the control's: two-sided sign flips over templates"),
         "q": share("p with false discoveries over all rows held"),
         "q_control": share("p_control with false discoveries over all rows held"),
-        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
-        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        "n_templates": count("independent groups of prompts"),
+        "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=[*_OF_SINKS],
     name="sink_effects",
 )
 
-SINK_MASSES = pa.DataFrameSchema(
+SINK_MASSES = contract(
     {name: column for name, column in _KNOCKED.items() if name != "layer"}
     | {
         "key": pa.Column(
             str, description="a position, current (the query's), others, learned sink, nowhere"
         ),
         "mass": share("attention there; mean over queries, heads, layers and prompts"),
-        "ci_low": share("bootstrap over prompts, low end"),
-        "ci_high": share("bootstrap over prompts, high end"),
-        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        **ends("ci", "bootstrap over prompts", share),
+        "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "knock_out", "n_keys", "key"],
     name="sink_masses",
 )

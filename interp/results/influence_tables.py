@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandera.pandas as pa
 
-from interp.results.columns import KEYS, share
+from interp.results.columns import KEYS, contract, count, ends, or_none, share
 
 _WEIGHED = {
     "model": KEYS["model"],
@@ -29,14 +29,14 @@ UNWEIGHED = ("mass", "value_weighted")
 
 QUADRANTS = ("looked at, used", "looked at, unused", "used, hardly looked at", "neither")
 
-INFLUENCE_PER_PROMPT = pa.DataFrameSchema(
+INFLUENCE_PER_PROMPT = contract(
     _WEIGHED
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
         "template": pa.Column(str, description="prompts of one template are dependent"),
         "null": share("mass on position-matched wrong targets"),
         "chance": share("mass if uniform over the keys in reach"),
-        "n_queries": pa.Column(int, pa.Check.ge(0), description="queries with a target"),
+        "n_queries": count("queries with a target", 0),
     }
     | {
         name: pa.Column(float, nullable=name in UNWEIGHED, description=text)
@@ -47,13 +47,11 @@ INFLUENCE_PER_PROMPT = pa.DataFrameSchema(
         "clean": pa.Column(float, description="metric of the clean prompt"),
         "corrupted": pa.Column(float, description="metric of the corrupted prompt"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "layer", "head", "prompt"],
     name="influence_per_prompt",
 )
 
-INFLUENCE = pa.DataFrameSchema(
+INFLUENCE = contract(
     _WEIGHED
     | {
         "quadrant": pa.Column(
@@ -78,41 +76,32 @@ INFLUENCE = pa.DataFrameSchema(
         "chance": share("mass if uniform over the keys in reach"),
         "q_mass": share("is mass above null? false discoveries over all heads held"),
         "q_effect": share("is the judging effect not 0? false discoveries over all heads held"),
-        "share": pa.Column(
-            float, nullable=True, description="judging effect / (corrupted − clean)"
-        ),
-        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
-        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
-        "n_undefined": pa.Column(int, pa.Check.ge(0), description="prompts without a target"),
+        "share": or_none("judging effect / (corrupted − clean)"),
+        "n_templates": count("independent groups of prompts"),
+        "n_prompts": count("prompts measured"),
+        "n_undefined": count("prompts without a target", 0),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "layer", "head"],
     name="influence",
 )
 
-AGREEMENT = pa.DataFrameSchema(
+AGREEMENT = contract(
     {
         "model": KEYS["model"],
         "weight": pa.Column(str, description="how heads are ranked by what they look at or write"),
         "influence": pa.Column(str, description="how they are ranked by the size of an effect"),
-        "spearman": pa.Column(float, nullable=True, description="rank correlation over heads"),
-        "ci_low": pa.Column(float, nullable=True, description="bootstrap over templates, low end"),
-        "ci_high": pa.Column(
-            float, nullable=True, description="bootstrap over templates, high end"
-        ),
+        "spearman": or_none("rank correlation over heads"),
+        **ends("ci", "bootstrap over templates"),
         "top_effect": pa.Column(float, description="mean |effect| of the heads of most weight"),
         "random_effect": pa.Column(float, description="of random heads of the same layers, mean"),
         "random_low": pa.Column(float, description="95 % range over draws, low end"),
         "random_high": pa.Column(float, description="95 % range over draws, high end"),
         "p": share("share of draws with as large an effect"),
-        "n_top": pa.Column(int, pa.Check.ge(1), description="heads of most weight"),
-        "n_draws": pa.Column(int, pa.Check.ge(1), description="draws of random heads"),
-        "n_heads": pa.Column(int, pa.Check.ge(1), description="heads ranked"),
-        "n_templates": pa.Column(int, pa.Check.ge(1), description="independent groups of prompts"),
+        "n_top": count("heads of most weight"),
+        "n_draws": count("draws of random heads"),
+        "n_heads": count("heads ranked"),
+        "n_templates": count("independent groups of prompts"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "weight", "influence"],
     name="agreement",
 )

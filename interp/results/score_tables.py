@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import pandera.pandas as pa
 
-from interp.results.columns import KEYS, share
+from interp.results.columns import KEYS, contract, count, ends, or_none, share
 
 MASSES = {
     "mass": share("attention mass on the role's targets"),
-    "mass_off_sink": pa.Column(
-        float, nullable=True, description="share of the attention off position 0 that is on targets"
-    ),
+    "mass_off_sink": or_none("share of the attention off position 0 that is on targets"),
     "learned_sink": share("mass on the model's learned sink"),
     "chance": share("mass if uniform over the keys in reach"),
     "null": share("mass on position-matched wrong targets"),
@@ -22,7 +20,7 @@ MASSES = {
 REASON = pa.Column(str, nullable=True, description="why the mass is undefined, where it is")
 PATH = pa.Column(str, description="fused, tiled (both exact) or transformer_lens (weights written)")
 
-PER_PROMPT = pa.DataFrameSchema(
+PER_PROMPT = contract(
     KEYS
     | {
         "prompt": pa.Column(str, description="name of the prompt"),
@@ -32,24 +30,23 @@ PER_PROMPT = pa.DataFrameSchema(
     }
     | MASSES
     | {
-        "n_queries": pa.Column(int, pa.Check.ge(0), description="queries scored in this prompt"),
+        "n_queries": count("queries scored in this prompt", 0),
         "position": pa.Column(
             "Int64", nullable=True, description="sink_any: the position found in this prompt"
         ),
         "undefined_reason": REASON,
         "attention_path": PATH,
     },
-    strict=True,
+    ordered=False,
     unique=["model", "layer", "head", "role", "prompt"],
     name="per_prompt",
 )
 
-SUMMARY = pa.DataFrameSchema(
+SUMMARY = contract(
     KEYS
     | {
         "mass": MASSES["mass"],
-        "ci_low": share("bootstrap interval over prompts (or templates), low end"),
-        "ci_high": share("bootstrap interval over prompts (or templates), high end"),
+        **ends("ci", "bootstrap interval over prompts (or templates)", share),
     }
     | {name: MASSES[name] for name in ("chance", "null", "mass_off_sink", "learned_sink")}
     | {
@@ -58,22 +55,20 @@ SUMMARY = pa.DataFrameSchema(
         "position": pa.Column(
             "Int64", nullable=True, description="sink_any: the position found most often"
         ),
-        "n_queries": pa.Column(int, pa.Check.ge(0), description="queries scored, all prompts"),
-        "n_prompts": pa.Column(int, pa.Check.ge(0), description="prompts with a defined mass"),
+        "n_queries": count("queries scored, all prompts", 0),
+        "n_prompts": count("prompts with a defined mass", 0),
         "n_templates": pa.Column(
             int, pa.Check.ge(0), required=False, description="independent groups of these prompts"
         ),
-        "n_undefined": pa.Column(int, pa.Check.ge(0), description="prompts without one"),
+        "n_undefined": count("prompts without one", 0),
         "undefined_reason": REASON,
         "attention_path": PATH,
     },
-    strict=True,
-    ordered=True,
     unique=["model", "layer", "head", "role"],
     name="summary",
 )
 
-NULLS = pa.DataFrameSchema(
+NULLS = contract(
     KEYS
     | {
         "null": pa.Column(
@@ -83,16 +78,13 @@ NULLS = pa.DataFrameSchema(
         ),
         "mass": MASSES["mass"],
         "null_mass": share("mass of the same head under the null"),
-        "null_low": share("bootstrap interval over prompts (or templates), low end"),
-        "null_high": share("bootstrap interval over prompts (or templates), high end"),
+        **ends("null", "bootstrap interval over prompts (or templates)", share),
         "null_largest": share("mass of the head that has most under the null, of any layer"),
         "share_as_large": share("of all heads under the null, those with as much mass as this one"),
-        "n_heads": pa.Column(int, pa.Check.ge(0), description="heads with a mass under the null"),
-        "n_prompts": pa.Column(int, pa.Check.ge(0), description="prompts with one, of this head"),
+        "n_heads": count("heads with a mass under the null", 0),
+        "n_prompts": count("prompts with one, of this head", 0),
         "undefined_reason": REASON,
     },
-    strict=True,
-    ordered=True,
     unique=["model", "layer", "head", "role", "null"],
     name="nulls",
 )
@@ -104,16 +96,14 @@ def _agreement(description: str) -> pa.Column:
     )
 
 
-STABILITY = pa.DataFrameSchema(
+STABILITY = contract(
     {
         "model": KEYS["model"],
         "ranking": pa.Column(str, description="a role; or an edit, and the metric of its effects"),
         "measure": pa.Column(
             str, description="split half (rank correlation), or top k (share of the k first)"
         ),
-        "n_prompts": pa.Column(
-            int, pa.Check.ge(0), description="prompts (or templates) in a half, or a subsample"
-        ),
+        "n_prompts": count("prompts (or templates) in a half, or a subsample", 0),
         "agreement": _agreement("of halves, or of a subsample with all; mean over draws"),
         "low": _agreement("range of the draws, low end: no interval for other prompts"),
         "high": _agreement("range of the draws, high end"),
@@ -124,96 +114,80 @@ STABILITY = pa.DataFrameSchema(
             nullable=True,
             description="top k: prompts from which on it agrees by 0.9; empty: at none of these",
         ),
-        "n_draws": pa.Column(int, pa.Check.ge(0), description="splits, or subsamples"),
-        "n_heads": pa.Column(int, pa.Check.ge(0), description="heads (or rows) ranked"),
-        "n_total": pa.Column(int, pa.Check.ge(0), description="prompts (or templates) in all"),
+        "n_draws": count("splits, or subsamples", 0),
+        "n_heads": count("heads (or rows) ranked", 0),
+        "n_total": count("prompts (or templates) in all", 0),
         "undefined_reason": REASON,
     },
-    strict=True,
-    ordered=True,
     unique=["model", "ranking", "measure", "n_prompts"],
     name="stability",
 )
 
 
-SINK_RATE = pa.DataFrameSchema(
+SINK_RATE = contract(
     {
         "layer": pa.Column(str, description="layer, from 0; all: the whole model"),
         "sink_rate": share(
             "heads whose sink score exceeds epsilon, see interp/scoring/sink_rate.py"
         ),
-        "ci_low": share("bootstrap over prompts, low end"),
-        "ci_high": share("bootstrap over prompts, high end"),
+        **ends("ci", "bootstrap over prompts", share),
         "epsilon": pa.Column(float, description="threshold on the sink score"),
-        "tokens": pa.Column(int, pa.Check.ge(1), description="first tokens of a prompt that count"),
-        "n_heads": pa.Column(int, pa.Check.ge(1), description="heads counted"),
-        "n_prompts": pa.Column(int, pa.Check.ge(1), description="prompts measured"),
+        "tokens": count("first tokens of a prompt that count"),
+        "n_heads": count("heads counted"),
+        "n_prompts": count("prompts measured"),
     },
-    strict=True,
-    ordered=True,
     unique=["layer"],
     name="sink_rate",
 )
 
-ROW = pa.DataFrameSchema(
+ROW = contract(
     {
         "model": KEYS["model"],
         "layer": KEYS["layer"],
         "head": KEYS["head"],
-        "query": pa.Column(int, pa.Check.ge(0), description="position of the query token"),
+        "query": count("position of the query token", 0),
         "query_token": pa.Column(str, description="its text"),
-        "key": pa.Column(int, pa.Check.ge(0), description="position of the token looked at"),
+        "key": count("position of the token looked at", 0),
         "key_token": pa.Column(str, description="its text"),
         "weight": pa.Column(float, pa.Check.in_range(0, 1 + 1e-4), description="attention weight"),
     },
-    strict=True,
-    ordered=True,
     unique=["query", "key"],
     name="row",
 )
 
-STEP = pa.Column(int, pa.Check.ge(0), description="training step of the checkpoint")
+STEP = count("training step of the checkpoint", 0)
 
-FORMATION = pa.DataFrameSchema(
+FORMATION = contract(
     {"model": KEYS["model"], "step": STEP}
     | {name: column for name, column in SUMMARY.columns.items() if name != "model"},
-    strict=True,
-    ordered=True,
     unique=["model", "step", "layer", "head", "role"],
     name="formation",
 )
 
-LOSSES = pa.DataFrameSchema(
+LOSSES = contract(
     {
         "model": KEYS["model"],
         "step": STEP,
         "tokens": pa.Column(str, pa.Check.isin(["fresh", "repeat"]), description="which tokens"),
         "loss": pa.Column(float, description="mean cross-entropy, nats a token"),
-        "ci_low": pa.Column(float, nullable=True, description="bootstrap over prompts, low end"),
-        "ci_high": pa.Column(float, nullable=True, description="bootstrap over prompts, high end"),
+        **ends("ci", "bootstrap over prompts"),
         "n_prompts": SUMMARY.columns["n_prompts"],
     },
-    strict=True,
-    ordered=True,
     unique=["model", "step", "tokens"],
     name="losses",
 )
 
-_LOSS = pa.Column(
-    float, nullable=True, description="nats a token, see interp/pretraining/training.py"
-)
+_LOSS = or_none("nats a token, see interp/pretraining/training.py")
 _RIGHT = pa.Column(float, pa.Check.in_range(0, 1), description="share of held-out pairs all right")
 
-TRAINING = pa.DataFrameSchema(
+TRAINING = contract(
     {
         "step": STEP,
-        "tokens": pa.Column(int, pa.Check.ge(0), description="training tokens seen"),
+        "tokens": count("training tokens seen", 0),
         "learning_rate": pa.Column(float, description="of the step just taken"),
     }
     | dict.fromkeys(("train_loss", "story_loss", "fresh_loss", "repeat_loss"), _LOSS)
     | dict.fromkeys(("indirect_object", "pronoun", "recurring_name", "possession"), _RIGHT),
-    strict=True,
-    ordered=True,
     unique=["step"],
     name="training",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandera.pandas as pa
 
-from interp.results.columns import KEYS, share
+from interp.results.columns import KEYS, contract, count, ends, share
 
 _SCORE = pa.Column(
     float,
@@ -13,7 +13,7 @@ _SCORE = pa.Column(
     description="see interp/weights/composition.py",
 )
 
-COPYING = pa.DataFrameSchema(
+COPYING = contract(
     {
         "model": KEYS["model"],
         "layer": KEYS["layer"],
@@ -26,22 +26,20 @@ COPYING = pa.DataFrameSchema(
             float, description="random heads, the model's W_E and W_U; mean"
         ),
         "full_sd": pa.Column(float, description="and its standard deviation over them"),
-        "n_random": pa.Column(int, pa.Check.ge(2), description="random heads"),
+        "n_random": count("random heads", 2),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "layer", "head"],
     name="copying",
 )
 
 _KIND = pa.Column(str, pa.Check.isin(["q", "k", "v"]), description="what head 2 does with it")
 _ENDS = {
-    f"{end}_{unit}": pa.Column(int, pa.Check.ge(0), description=f"{unit} of the {which} head")
+    f"{end}_{unit}": count(f"{unit} of the {which} head", 0)
     for end, which in (("sender", "earlier"), ("receiver", "later"))
     for unit in ("layer", "head")
 }
 
-COMPOSITION = pa.DataFrameSchema(
+COMPOSITION = contract(
     {"model": KEYS["model"]}
     | _ENDS
     | {
@@ -53,29 +51,24 @@ COMPOSITION = pa.DataFrameSchema(
         "layers_percentile": share("of the other pairs of this kind and these layers"),
         "named": pa.Column(bool, description="whether the pair was asked about"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", *_ENDS, "kind"],
     name="composition",
 )
 
-NAMED_PAIRS = pa.DataFrameSchema(
+NAMED_PAIRS = contract(
     {
         "model": KEYS["model"],
         "kind": _KIND,
         "composition": share("mean over the named pairs"),
         "others": share("mean over the other pairs of the same layers"),
-        "null_low": share("interval of the mean under relabelled heads, low end"),
-        "null_high": share("interval of the mean under relabelled heads, high end"),
+        **ends("null", "interval of the mean under relabelled heads", share),
         "baseline": share("random factors, mean"),
         "p": share("share of relabellings with a mean as large"),
-        "n_pairs": pa.Column(int, pa.Check.ge(0), description="named pairs"),
-        "n_others": pa.Column(int, pa.Check.ge(0), description="other pairs of the same layers"),
-        "n_relabellings": pa.Column(int, pa.Check.ge(0), description="gone through, or drawn"),
+        "n_pairs": count("named pairs", 0),
+        "n_others": count("other pairs of the same layers", 0),
+        "n_relabellings": count("gone through, or drawn", 0),
         "exact": pa.Column(bool, description="whether these are all there are"),
     },
-    strict=True,
-    ordered=True,
     unique=["model", "kind"],
     name="named_pairs",
 )
