@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.effects import prepare, prompts_of, save, say, swept
+from experiments.evidence import save_stability, say_too_few
 from experiments.launch import launch
 from experiments.scoring import draw
-from experiments.statistics import save_stability, say_too_few
 from interp.config.effects import AttributeHeadsConfig as Config
 from interp.runs.run_folder import RunFolder
 

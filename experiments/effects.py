@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from experiments.evidence import save_stability, say_too_few
 from experiments.launch import progress
-from experiments.scoring import draw, load
-from experiments.statistics import save_stability, say_too_few
+from experiments.scoring import draw, keeping, load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,13 +92,10 @@ def swept(
     part: str = "",
 ) -> Found:
     """Measure under a progress bar; what is finished is kept, and found again by the same command."""
-    from interp.runs.parts import Parts
-
-    kept = Parts(
-        folder.path("parts") / part,
-        [part, model.weight_hash, config.model_dump_json(exclude={"out", "overwrite"}), repr(task)],
-    )
-    with progress(None, "cells × prompts") as bar:
+    with (
+        keeping(config, folder, model, part, repr(task)) as kept,
+        progress(None, "cells × prompts") as bar,
+    ):
         told: list[Plan] = []
 
         def on_plan(plan: Plan) -> None:
@@ -110,7 +107,7 @@ def swept(
                 print(f"{folder.name}: {plan}{several}", file=sys.stderr)
             told.append(plan)
 
-        found = measuring(
+        return measuring(
             model,
             task,
             batch_tokens=config.batch_tokens,
@@ -120,9 +117,6 @@ def swept(
             on_plan=on_plan,
             progress=bar,
         )
-    if kept.n_loaded:
-        folder.log.info("%d finished parts were taken over", kept.n_loaded)
-    return found
 
 
 def prompts_of(task: Task) -> list[Prompt]:

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.evidence import save_stability, say_too_few
 from experiments.launch import progress
-from experiments.scoring import draw, load, make_prompts, write_tables
-from experiments.statistics import save_stability, say_too_few
+from experiments.scoring import draw, keeping, load, make_prompts, write_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from interp.config.scoring import FindConfig
     from interp.inputs.prompts import Prompt
     from interp.models.model import Model
-    from interp.runs.parts import Parts
     from interp.runs.run_folder import RunFolder
     from interp.scoring.roles import AnySink, Role
     from interp.scoring.scores import HeadScores
@@ -44,8 +43,11 @@ def score_and_save(
     prompts = make_prompts(config, model, folder, templates=True)
     sinks = None if rate is None else SinkRate(prompts, *rate)
     say_too_few(config, folder, prompts, model.n_layers * model.n_heads, sides=1)
-    kept = None if sinks else kept_parts(config, folder, model)  # the sink rate is seen in one go
-    with progress(len(prompts), "prompts") as advance:
+    of = [folder.manifest["prompts"]["sha256"], *role_files(config)]
+    with (
+        keeping(config, folder, model, "scores", *of) as kept,
+        progress(len(prompts), "prompts") as advance,
+    ):
         scores = score_heads(
             model,
             prompts,
@@ -56,11 +58,9 @@ def score_and_save(
             correction=config.correction,
             seed=config.seed,
             also=[] if sinks is None else [sinks.look],
-            parts=kept,
+            parts=kept if sinks is None else None,  # the sink rate is seen in one go
             progress=advance,
         )
-    if kept is not None and kept.n_loaded:
-        folder.log.info("%d finished parts were taken over", kept.n_loaded)
     folder.record(
         attention_paths=sorted(scores.summary.attention_path.unique()),
         measured={"kind": "scores", "roles": [*scores.summary.role.unique()]},
@@ -78,16 +78,12 @@ def score_and_save(
     folder.remove("parts")
 
 
-def kept_parts(config: FindConfig, folder: RunFolder, model: Model) -> Parts:
-    """Where finished batches are kept: of this model, config, prompts and these role files only."""
+def role_files(config: FindConfig) -> list[str]:
+    """Hashes of the files that the user's own roles are in."""
     from interp.runs.files import sha256
-    from interp.runs.parts import Parts
 
-    names = (name.rpartition(":")[0] for name in getattr(config, "roles", ()))
-    own = [sha256(Path(file)) for file in names if file]
-    asked = config.model_dump_json(exclude={"out", "overwrite"})
-    prompts = folder.manifest["prompts"]["sha256"]
-    return Parts(folder.path("parts"), ["scores", model.weight_hash, asked, prompts, *own])
+    files = (name.rpartition(":")[0] for name in getattr(config, "roles", ()))
+    return [sha256(Path(file)) for file in files if file]
 
 
 def say(config: FindConfig, summary: pd.DataFrame) -> None:

@@ -123,8 +123,6 @@ def carry_out(name: str, arguments: Sequence[str], module: ModuleType) -> tuple[
     """
     from experiments.compose import compose
     from experiments.keys import default_kinds, keys_of
-    from experiments.paper import write_for_paper
-    from interp.runs.run_folder import open_run
 
     positional: str | None = getattr(module, "POSITIONAL", None)
     many = [argument for argument in arguments if argument in ("-m", "--multirun")]
@@ -144,9 +142,19 @@ def carry_out(name: str, arguments: Sequence[str], module: ModuleType) -> tuple[
         return _write_file(name, module, config), None
     _check_path(getattr(config, "model", ""))
     command = ["python", "-m", f"experiments.{name}", *arguments]
+    return one_run(name, module, config, overwrite=config.overwrite, command=command)
+
+
+def one_run(
+    name: str, module: ModuleType, config: Any, *, overwrite: bool, command: Sequence[str]
+) -> tuple[Path, int | None]:
+    """Run one config in a folder of its own, and add what a paper takes from it: (folder, exit code)."""
+    from experiments.paper import write_for_paper
+    from interp.runs.run_folder import open_run
+
     resume = getattr(module, "RESUMES", False)
     with open_run(
-        config.out, name, config, overwrite=config.overwrite, resume=resume, command=command
+        config.out, name, config, overwrite=overwrite, resume=resume, command=command
     ) as folder:
         code: int | None = module.run(config, folder)
         write_for_paper(folder, config)

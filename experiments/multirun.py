@@ -12,10 +12,8 @@ said in the end, and the same command then goes on with it.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel
 
 from experiments.compose import compose
+from experiments.launch import one_run
+from experiments.scoring import write_tables
 from interp.config.common import Strict
 from interp.errors import IncompleteError, InterpError
 
@@ -69,14 +69,7 @@ def run_many(
     from interp.runs.run_folder import open_run
 
     out, overwrite, rest = _own(assignments)
-    settings, swept = _several(rest)
-    jobs = list(_jobs(name, module, files, settings, swept))
-    whole = Sweep(
-        experiment=name,
-        files=tuple(map(str, files)),
-        settings=tuple(settings),
-        swept={key: tuple(values) for key, values in swept.items()},
-    )
+    whole, jobs = planned(name, module, files, rest)
     command = ["python", "-m", f"experiments.{name}", "--multirun", *assignments]
     title = f"{name}_multirun"
     with open_run(out, title, whole, overwrite=overwrite, resume=True, command=command) as folder:
@@ -91,7 +84,7 @@ def run_many(
                 refused[job.name] = str(error)
         done = [job for job in jobs if job.name not in refused]
         for table, joined in _joined(folder, done):
-            _save(folder, table, joined)
+            write_tables(folder, {table: joined})
             print(f"\n{table}: {len(joined)} rows of {joined.run.nunique()} runs")
         if refused:
             first, why = next(iter(refused.items()))
@@ -100,6 +93,24 @@ def run_many(
                 raise InterpError(what)
             raise IncompleteError(f"{what}; the others and their joined table are in {folder.root}")
     return folder.root
+
+
+def planned(
+    name: str, module: ModuleType, files: Sequence[Path], assignments: Sequence[str]
+) -> tuple[Sweep, list[Job]]:
+    """The whole, and its runs in order; every config is checked.
+
+    Raises:
+        InterpError: nothing is given several values, or a combination is refused.
+    """
+    settings, swept = _several(assignments)
+    whole = Sweep(
+        experiment=name,
+        files=tuple(map(str, files)),
+        settings=tuple(settings),
+        swept={key: tuple(values) for key, values in swept.items()},
+    )
+    return whole, list(_jobs(name, module, files, settings, swept))
 
 
 def _own(assignments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
@@ -163,39 +174,27 @@ def _jobs(
 
 def _run(name: str, module: ModuleType, folder: RunFolder, job: Job) -> None:
     """One run in its own folder; nothing where it is done already."""
-    from experiments.paper import write_for_paper
-    from interp.runs.run_folder import open_run
-
     root = folder.path(job.name)
     if _is_done(root, job.config):
         print("done before")
         return
-    resume = getattr(module, "RESUMES", False)
     config = job.config.model_copy(update={"out": str(root)})
     # What a run that can't go on left behind is of this very command, and made anew.
-    anew = root.exists() and not resume
-    with open_run(
-        root, name, config, overwrite=anew, resume=resume, command=_command(name, config)
-    ) as inner:
-        if module.run(config, inner) is not None:
-            folder.log.warning("%s came out different", job.name)
-        write_for_paper(inner, config)
-
-
-def _command(name: str, config: BaseModel) -> list[str]:
-    return ["python", "-m", f"experiments.{name}", "--config", f"{config.out}/config.yaml"]  # type: ignore[attr-defined]
+    anew = root.exists() and not getattr(module, "RESUMES", False)
+    command = ["python", "-m", f"experiments.{name}", "--config", f"{root}/config.yaml"]
+    one_run(name, module, config, overwrite=anew, command=command)
 
 
 def _is_done(root: Path, config: BaseModel) -> bool:
+    """Whether this very run is there, finished, and its tables are as it wrote them."""
+    from interp.runs.rerun import finished_run
+    from interp.runs.run_folder import unlike
+
     try:
-        manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = finished_run(root)["config"]
+    except InterpError:
         return False
-    mine = config.model_dump(mode="json") | {"out": None, "overwrite": None}
-    return manifest["status"] == "done" and manifest["config"] | {
-        "out": None,
-        "overwrite": None,
-    } == json.loads(json.dumps(mine))
+    return not unlike(before, config.model_dump(mode="json"))
 
 
 def _joined(folder: RunFolder, jobs: Sequence[Job]) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -221,9 +220,3 @@ def _joined(folder: RunFolder, jobs: Sequence[Job]) -> Iterator[tuple[str, pd.Da
             parts.append(part)
         else:
             yield name, pd.concat(parts, ignore_index=True)
-
-
-def _save(folder: RunFolder, name: str, table: pd.DataFrame) -> None:
-    from interp.results import tables
-
-    folder.write(name, partial(tables.write, table))

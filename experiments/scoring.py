@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from interp.config.common import AnyRun, Given, Prompts, RepeatedRandom, RunConfig, Text
     from interp.inputs.prompts import Prompt
     from interp.models.model import Model
+    from interp.runs.parts import Parts
     from interp.runs.run_folder import RunFolder
 
 
@@ -120,6 +122,25 @@ def prompts_for(config: HasPrompts, model: Model) -> tuple[list[Prompt], dict[st
             seed=config.seed,
         )
     return found, record
+
+
+@contextmanager
+def keeping(
+    config: RunConfig, folder: RunFolder, model: Model, part: str, *of: str
+) -> Iterator[Parts]:
+    """What is finished is kept, and found again by the same command.
+
+    Args:
+        part: subfolder, where a run has several measurements.
+        of: texts that differ where what is measured does, besides model and config.
+    """
+    from interp.runs.parts import Parts
+
+    asked = config.model_dump_json(exclude={"out", "overwrite"})
+    kept = Parts(folder.path("parts") / part, [part, model.weight_hash, asked, *of])
+    yield kept
+    if kept.n_loaded:
+        folder.log.info("%d finished parts were taken over", kept.n_loaded)
 
 
 def write_tables(folder: RunFolder, written: Mapping[str, pd.DataFrame]) -> None:

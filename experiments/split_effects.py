@@ -10,9 +10,9 @@ import sys
 from functools import partial
 
 from experiments.effects import counts, make_task, prompts_of, record_task, save, swept
+from experiments.evidence import save_stability, say_too_few
 from experiments.launch import launch
 from experiments.scoring import draw, load
-from experiments.statistics import save_stability, say_too_few
 from interp.config.effects import SplitEffectsConfig as Config
 from interp.runs.run_folder import RunFolder
 

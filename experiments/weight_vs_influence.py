@@ -11,9 +11,9 @@ import sys
 from functools import partial
 
 from experiments.effects import counts, make_task, prompts_of, record_task, swept
+from experiments.evidence import say_too_few
 from experiments.launch import launch
 from experiments.scoring import draw, load
-from experiments.statistics import say_too_few
 from interp.config.effects import WeightVsInfluenceConfig as Config
 from interp.runs.run_folder import RunFolder
 

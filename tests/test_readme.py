@@ -38,8 +38,9 @@ def test_commands_are_accepted(experiment, rest):
         return
     module = importlib.import_module(f"experiments.{experiment}")
     if "--multirun" in arguments:
-        _, _, rest = multirun._own([a for a in arguments if a != "--multirun"])
-        assert len([*multirun._jobs(experiment, module, [], *multirun._several(rest))]) > 2
+        given = [a for a in arguments if a != "--multirun" and not a.startswith("out=")]
+        _, jobs = multirun.planned(experiment, module, [], given)
+        assert len(jobs) > 2
         return
     files, assignments = _options(arguments, getattr(module, "POSITIONAL", None))
     assert not files

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+TWO_SIDED = "two-sided sign flips"
 CORRECTIONS = {"bh": "Benjamini–Hochberg", "by": "Benjamini–Yekutieli"}
 
 
@@ -90,9 +91,13 @@ def _observations(manifest: Mapping[str, Any]) -> str:
     return f"the {prompts['n_templates']} templates that prompts share" if shared else "prompts"
 
 
-def _held(manifest: Mapping[str, Any], over: str) -> str:
+def _tests(manifest: Mapping[str, Any], flips: str, over: str, all_of: str) -> str:
+    """Intervals and tests over these observations, false discoveries held over all of those."""
     how = CORRECTIONS[manifest["config"].get("correction", "bh")]
-    return f"q holds the false discovery rate over {over} ({how})"
+    return (
+        f"{_intervals(manifest, over)}; p is from {flips} over {over}; q holds the false discovery rate over "
+        f"{all_of} ({how})."
+    )
 
 
 def _scores(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -106,11 +111,8 @@ def _scores(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterato
     how = [paths.get(path, path) for path in manifest.get("attention_paths", ())]
     if how:
         yield f"Post-softmax weights were computed exactly, from {' and '.join(how)}."
-    over = _observations(manifest)
-    yield (
-        f"{_intervals(manifest, over)}; p is from one-sided sign flips of mass less null over {over}; "
-        f"{_held(manifest, 'all heads of a role')}."
-    )
+    flips = "one-sided sign flips of mass less null"
+    yield _tests(manifest, flips, _observations(manifest), "all heads of a role")
 
 
 def _effects(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -118,10 +120,7 @@ def _effects(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterat
         f"The effect of an edit ({', '.join(measured['edits'])}) is the {measured['metric']} after it less "
         f"that before, averaged over templates, since prompts of one template are dependent."
     )
-    yield (
-        f"{_intervals(manifest, 'templates')}; p is from two-sided sign flips over templates; "
-        f"{_held(manifest, 'all ' + str(measured['n_rows']) + ' effects')}."
-    )
+    yield _tests(manifest, TWO_SIDED, "templates", f"all {measured['n_rows']} effects")
 
 
 def _sinks(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -131,11 +130,7 @@ def _sinks(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator
         f"({', '.join(config['knock_outs'])}); the effect is the loss after it less that before, averaged "
         f"over prompts, beside {config['n_random']} draws of as many other keys."
     )
-    over = _observations(manifest)
-    yield (
-        f"{_intervals(manifest, over)}; p is from two-sided sign flips over {over}; "
-        f"{_held(manifest, 'all knock-outs')}."
-    )
+    yield _tests(manifest, TWO_SIDED, _observations(manifest), "all knock-outs")
 
 
 def _circuits(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -156,10 +151,8 @@ def _influence(measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iter
         f"{config['least_mass']:g}; as used if the effect of {config['judged_by']} ablation is not 0 and "
         f"at least {config['least_share']:g} of what sets clean and corrupted prompts apart."
     )
-    yield (
-        f"{_intervals(manifest, 'templates')}, also those of Spearman's rank correlation; p is from sign "
-        f"flips over templates; {_held(manifest, 'all heads')}."
-    )
+    yield _tests(manifest, "sign flips", "templates", "all heads")
+    yield "Intervals of Spearman's rank correlations are over templates, too."
 
 
 _MEASURED = {

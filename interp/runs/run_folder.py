@@ -20,7 +20,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -363,14 +363,15 @@ def _unfinished(root: Path) -> dict[str, Any] | None:
     return manifest if manifest is not None and manifest["status"] != "done" else None
 
 
+def unlike(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys in which two configs differ, those about the folder aside."""
+    keys = sorted((before.keys() | now.keys()) - {"out", "overwrite"})
+    return [key for key in keys if before.get(key) != now.get(key)]
+
+
 def _check_same_config(root: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse to go on under another config: a table must not mix two."""
-    about_the_folder = {"out", "overwrite"}
-    keys = [
-        f"{key} ({before.get(key)} there, {now.get(key)} here)"
-        for key in sorted(before.keys() | now.keys())
-        if key not in about_the_folder and before.get(key) != now.get(key)
-    ]
+    keys = [f"{key} ({before.get(key)} there, {now.get(key)} here)" for key in unlike(before, now)]
     if keys:
         raise InterpError(
             f"out: {root} holds an unfinished run of another config: {', '.join(keys)}; give the same "
