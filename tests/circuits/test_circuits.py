@@ -498,7 +498,7 @@ def test_a_head_on_the_command_line_or_in_a_file_is_never_a_decimal(tmp_path: Pa
     assert circuit(files=[file]) == {"a": ((9, 10),)}
     for written in ("9.10", "[9.10, 9.1]"):
         file.write_text(f"circuit:\n  kind: given\n  heads: {written}\n")
-        with pytest.raises(InterpError, match=r"mine\.yaml, line 3.* only 9\.1 would be"):
+        with pytest.raises(InterpError, match=r"mine\.yaml, line 3.* only 18\.1 would be"):
             circuit(files=[file])
     with pytest.raises(InterpError, match=r"head 0\.5 is there twice"):
         circuit("circuit=default_indirect_objects", "circuit.giver=0.5")
