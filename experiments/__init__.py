@@ -27,8 +27,8 @@ def run(name: str, *arguments: str) -> Run:
 
     import torch
 
-    from experiments.launch import carry_out, no_such
-    from experiments.listing import experiments
+    from experiments.command_line.launch import carry_out, no_such
+    from experiments.command_line.listing import experiments
     from interp.errors import InterpError
     from interp.runs.finished import read_run
 

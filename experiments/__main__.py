@@ -2,6 +2,6 @@
 
 import sys
 
-from experiments.launch import main
+from experiments.command_line.launch import main
 
 sys.exit(main())

@@ -12,8 +12,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.effects import measure, swept
-from experiments.launch import launch
+from experiments.command_line.launch import launch
+from experiments.steps.effects import measure, swept
 from interp.config.effects import AblateHeadsConfig as Config
 from interp.runs.run_folder import RunFolder
 

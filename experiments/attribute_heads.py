@@ -11,10 +11,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from experiments.effects import prepare, prompts_of, save, say, swept
-from experiments.evidence import save_stability, say_too_few
-from experiments.launch import launch
-from experiments.scoring import draw
+from experiments.command_line.launch import launch
+from experiments.steps.common import draw
+from experiments.steps.effects import prepare, prompts_of, save, say, swept
+from experiments.steps.evidence import save_stability, say_too_few
 from interp.config.effects import AttributeHeadsConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.effects import counts, make_task, record_task, swept
-from experiments.launch import launch
-from experiments.scoring import draw, load
+from experiments.command_line.launch import launch
+from experiments.steps.common import draw, load
+from experiments.steps.effects import counts, make_task, record_task, swept
 from interp.config.circuits import CheckCircuitConfig as Config
 from interp.errors import InterpError
 from interp.runs.run_folder import RunFolder

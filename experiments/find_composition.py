@@ -12,8 +12,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from experiments.launch import launch, progress
-from experiments.scoring import draw, load, make_prompts
+from experiments.command_line.launch import launch, progress
+from experiments.steps.common import draw, load, make_prompts
 from interp.config.scoring import FindCompositionConfig as Config
 from interp.runs.run_folder import RunFolder
 

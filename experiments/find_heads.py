@@ -6,8 +6,8 @@ own (see interp/scoring/roles.py).
 
 import sys
 
-from experiments.finding import score_and_save
-from experiments.launch import launch
+from experiments.command_line.launch import launch
+from experiments.steps.finding import score_and_save
 from interp.config.scoring import FindHeadsConfig as Config
 from interp.runs.run_folder import RunFolder
 

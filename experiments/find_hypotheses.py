@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from experiments.launch import launch, progress
-from experiments.scoring import draw, load, make_prompts, write_tables
+from experiments.command_line.launch import launch, progress
+from experiments.steps.common import draw, load, make_prompts, write_tables
 from interp.lesson.config import FindHypothesesConfig as Config
 from interp.runs.run_folder import RunFolder
 

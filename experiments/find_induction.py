@@ -7,8 +7,8 @@ several periods (prompts.periods=[20,35,50]) to tell induction from a fixed dist
 
 import sys
 
-from experiments.finding import score_and_save
-from experiments.launch import launch
+from experiments.command_line.launch import launch
+from experiments.steps.finding import score_and_save
 from interp.config.scoring import FindInductionConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -6,8 +6,8 @@ itself, which a head that attends nearby in general would share.
 
 import sys
 
-from experiments.finding import score_and_save
-from experiments.launch import launch
+from experiments.command_line.launch import launch
+from experiments.steps.finding import score_and_save
 from interp.config.scoring import FindPreviousTokenConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -9,8 +9,8 @@ sink_rate={} adds the share of sink heads as Gu et al. (2410.10781) count it.
 
 import sys
 
-from experiments.finding import score_and_save
-from experiments.launch import launch
+from experiments.command_line.launch import launch
+from experiments.steps.finding import score_and_save
 from interp.config.scoring import FindSinksConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from experiments.launch import launch, progress
-from experiments.scoring import draw, make_prompts
+from experiments.command_line.launch import launch, progress
+from experiments.steps.common import draw, make_prompts
 from interp.config.training import FormHeadsConfig as Config
 from interp.errors import InterpError
 from interp.runs.run_folder import RunFolder

@@ -12,10 +12,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from experiments.effects import swept
-from experiments.evidence import say_too_few
-from experiments.launch import launch, progress
-from experiments.scoring import draw, load, make_prompts
+from experiments.command_line.launch import launch, progress
+from experiments.steps.common import draw, load, make_prompts
+from experiments.steps.effects import swept
+from experiments.steps.evidence import say_too_few
 from interp.config.effects import KnockOutSinksConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -11,8 +11,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from experiments.launch import launch
-from experiments.scoring import draw, set_threads
+from experiments.command_line.launch import launch
+from experiments.steps.common import draw, set_threads
 from interp.lesson.config import KvCacheSizeConfig as Config
 from interp.runs.run_folder import RunFolder
 

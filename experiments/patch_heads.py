@@ -11,8 +11,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from experiments.effects import measure
-from experiments.launch import launch
+from experiments.command_line.launch import launch
+from experiments.steps.effects import measure
 from interp.config.effects import PatchHeadsConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -6,8 +6,8 @@ ever computed.
 
 import sys
 
-from experiments.launch import launch
-from experiments.scoring import draw, load
+from experiments.command_line.launch import launch
+from experiments.steps.common import draw, load
 from interp.config.scoring import ReadAttentionConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from experiments.launch import launch, progress
-from experiments.listing import experiments
+from experiments.command_line.launch import launch, progress
+from experiments.command_line.listing import experiments
 from interp.circuits.head_sets import Head, heads_in
 from interp.config.common import RunConfig
 from interp.config.reruns import ReportConfig as Config
@@ -187,7 +187,7 @@ def _viewer(
 
 
 def _config_of(run: Contents, module: ModuleType) -> Any:
-    from experiments.compose import compose
+    from experiments.command_line.compose import compose
 
     config = compose(run.name, module.Config, files=[run.folder / "config.yaml"])
     assert isinstance(config, RunConfig)  # it has a model
@@ -212,8 +212,8 @@ def _same(what: str, now: str, before: str) -> str:
 
 def _prompts(run: Contents, config: Any, module: ModuleType, model: Model) -> Sequence[Prompt]:
     """The prompts of a run, made again as it made them."""
-    from experiments.effects import make_task
-    from experiments.scoring import prompts_for
+    from experiments.steps.common import prompts_for
+    from experiments.steps.effects import make_task
     from interp.inputs.prompts import given_prompts
 
     if hasattr(config, "prompts"):

@@ -14,8 +14,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from experiments.launch import DIFFERENT, launch
-from experiments.listing import experiments
+from experiments.command_line.launch import DIFFERENT, launch
+from experiments.command_line.listing import experiments
 from interp.config.reruns import ReproduceConfig as Config
 from interp.errors import InterpError
 from interp.runs.run_folder import RunFolder

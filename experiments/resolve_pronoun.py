@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.effects import record_task, swept
-from experiments.launch import launch, progress
-from experiments.scoring import draw, load, write_tables
+from experiments.command_line.launch import launch, progress
+from experiments.steps.common import draw, load, write_tables
+from experiments.steps.effects import record_task, swept
 from interp.errors import InterpError
 from interp.lesson.config import PublishedSet
 from interp.lesson.config import ResolvePronounConfig as Config

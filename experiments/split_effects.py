@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from experiments.effects import counts, make_task, prompts_of, record_task, save, swept
-from experiments.evidence import save_stability, say_too_few
-from experiments.launch import launch
-from experiments.scoring import draw, load
+from experiments.command_line.launch import launch
+from experiments.steps.common import draw, load
+from experiments.steps.effects import counts, make_task, prompts_of, record_task, save, swept
+from experiments.steps.evidence import save_stability, say_too_few
 from interp.config.effects import SplitEffectsConfig as Config
 from interp.runs.run_folder import RunFolder
 

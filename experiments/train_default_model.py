@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from experiments.launch import launch, progress
-from experiments.scoring import draw, set_threads
+from experiments.command_line.launch import launch, progress
+from experiments.steps.common import draw, set_threads
 from interp.config.training import TrainDefaultModelConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from experiments.effects import counts, make_task, prompts_of, record_task, swept
-from experiments.evidence import say_too_few
-from experiments.launch import launch
-from experiments.scoring import draw, load
+from experiments.command_line.launch import launch
+from experiments.steps.common import draw, load
+from experiments.steps.effects import counts, make_task, prompts_of, record_task, swept
+from experiments.steps.evidence import say_too_few
 from interp.config.effects import WeightVsInfluenceConfig as Config
 from interp.runs.run_folder import RunFolder
 

@@ -16,7 +16,7 @@ import torch
 from tokenizers_ import word_tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from experiments.compose import _defaults as _read_defaults
+from experiments.command_line.compose import _defaults as _read_defaults
 
 torch.set_num_threads(1)  # tiny models: a second thread mostly waits for the first
 
@@ -40,7 +40,7 @@ def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def defaults(name: str, kinds: dict[str, str]) -> dict[str, Any]:
         return copy.deepcopy(_defaults(name, tuple(kinds.items())))
 
-    monkeypatch.setattr("experiments.compose._defaults", defaults)
+    monkeypatch.setattr("experiments.command_line.compose._defaults", defaults)
 
 
 @functools.cache

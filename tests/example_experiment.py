@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from experiments.launch import launch, progress
+from experiments.command_line.launch import launch, progress
 from interp.config.scoring import FindSinksConfig
 from interp.errors import InterpError
 from interp.runs.run_folder import RunFolder

@@ -13,6 +13,7 @@ import pytest
 
 import experiments
 import interp
+from experiments.command_line import listing
 
 INTERP = Path(interp.__file__).parent
 EXPERIMENTS = Path(experiments.__file__).parent
@@ -134,7 +135,12 @@ MODULES = {
     module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in INTERP.rglob("*.py")
 }
 PACKAGES = {module_name(path) for path in INTERP.rglob("__init__.py")}  # they import nothing
-SCRIPTS = {p.stem: ast.parse(p.read_text(encoding="utf-8")) for p in EXPERIMENTS.glob("*.py")}
+SCRIPTS = {
+    ".".join(path.relative_to(EXPERIMENTS).with_suffix("").parts): ast.parse(
+        path.read_text(encoding="utf-8")
+    )
+    for path in EXPERIMENTS.rglob("*.py")
+}
 
 
 def is_for_types(node: ast.AST) -> bool:
@@ -287,6 +293,12 @@ def test_what_the_command_line_needs_first_imports_nothing_heavy(name):
             waiting += own(imported(MODULES[current]))
             tops = {other.partition(".")[0] for other in imported(MODULES[current])}
             assert not tops & heavy, current
+
+
+def test_a_file_among_the_experiments_is_one():
+    """What they share is in steps/ and command_line/."""
+    here = {name for name in SCRIPTS if "." not in name} - {"__init__", "__main__"}
+    assert here == set(listing.experiments())
 
 
 def test_every_experiment_makes_the_same_moves():

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import interp
-from experiments import compose as composing
-from experiments.launch import launch
+from experiments.command_line import compose as composing
+from experiments.command_line.launch import launch
 from interp.results import tables
 
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import multirun
-from experiments.compose import compose
-from experiments.launch import _options
+from experiments.command_line import multirun
+from experiments.command_line.compose import compose
+from experiments.command_line.launch import _options
 from interp.models.model import ALIASES
 from interp.results.tables import SUMMARY
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.results import tables
 
 RESULTS = Path(__file__).parent.parent / "results"

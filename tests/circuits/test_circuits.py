@@ -10,7 +10,7 @@ import pytest
 import torch
 from families import tiny_model
 
-from experiments.compose import compose
+from experiments.command_line.compose import compose
 from interp.circuits import faithfulness
 from interp.circuits.check import check_circuit, halves, heads_of, only, rank_heads
 from interp.circuits.faithfulness_figure import growing_and_named

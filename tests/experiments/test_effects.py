@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import experiments
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.inputs.tasks import little_world
 from interp.interventions.gradients import attribute, audit
 from interp.interventions.patching import patch
@@ -72,7 +72,7 @@ def manifest_of(folder):
 
 KILLED = """
 import os, signal, sys
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.runs.parts import Parts
 
 save, saved = Parts.save, []

@@ -26,8 +26,8 @@ from tokenizers_ import word_tokenizer
 from transformers import BertConfig, MambaConfig, T5Config
 
 import experiments
-from experiments.launch import launch, main
-from experiments.listing import experiments as listed
+from experiments.command_line.launch import launch, main
+from experiments.command_line.listing import experiments as listed
 from interp.attention.door import implementation
 from interp.errors import InterpError
 from interp.inputs.prompts import given_prompts, repeated_random_prompts

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from experiments.launch import DONE, INTERRUPTED, REFUSED, launch
+from experiments.command_line.launch import DONE, INTERRUPTED, REFUSED, launch
 from interp.models.model import load_model
 from interp.pretraining import training
 from interp.results import tables

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from experiments.keys import default_kinds, groups, keys_of
+from experiments.command_line.keys import default_kinds, groups, keys_of
 from interp.config.effects import (
     METRICS_OF,
     AblateHeadsConfig,

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.compose import compose
-from experiments.keys import keys_of
+from experiments.command_line.compose import compose
+from experiments.command_line.keys import keys_of
 from interp.attention.kernels import attend_tiled
 from interp.attention.masks import IndexMask, causal
 from interp.errors import InterpError

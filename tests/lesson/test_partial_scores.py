@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.errors import InterpError
 from interp.inputs.pronoun_sets import Choice, choices_of, file_rows
 from interp.inputs.tasks import little_world

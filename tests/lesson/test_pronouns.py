@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.attention.door import implementation
 from interp.errors import InterpError
 from interp.inputs.sentences import pronouns

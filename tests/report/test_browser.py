@@ -19,7 +19,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from test_report import HOSTILE, ODD, run_of, view_of, viewer_of
 
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.report.contents import read_runs
 from interp.report.page import Section, ShownPrompt, Viewer, page
 from interp.results import tables

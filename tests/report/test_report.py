@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from experiments.report import _best
 from interp.config.scoring import ReadAttentionConfig
 from interp.errors import InterpError

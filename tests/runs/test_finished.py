@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import experiments
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.errors import InterpError
 from interp.results import tables
 from interp.runs.finished import read_run

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.launch import DIFFERENT, launch
+from experiments.command_line.launch import DIFFERENT, launch
 from interp.errors import InterpError
 from interp.results import tables
 from interp.runs import files, rerun

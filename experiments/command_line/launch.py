@@ -31,8 +31,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from experiments.explain import nearest
-from experiments.listing import experiments, listing
+from experiments.command_line.explain import nearest
+from experiments.command_line.listing import experiments, listing
 from interp.errors import InterpError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def progress(total: int | None, label: str) -> Iterator[Bar]:
 def _launch(name: str, arguments: Sequence[str], module: ModuleType | None) -> int | None:
     module = module or importlib.import_module(f"experiments.{name}")
     if "-h" in arguments or "--help" in arguments:
-        from experiments.help import help_text
+        from experiments.command_line.help import help_text
 
         print(help_text(name, module.__doc__ or "", module.Config))
         return None
@@ -121,8 +121,8 @@ def carry_out(name: str, arguments: Sequence[str], module: ModuleType) -> tuple[
     Raises:
         InterpError: whatever the user can put right, in one line.
     """
-    from experiments.compose import compose
-    from experiments.keys import default_kinds, keys_of
+    from experiments.command_line.compose import compose
+    from experiments.command_line.keys import default_kinds, keys_of
 
     positional: str | None = getattr(module, "POSITIONAL", None)
     many = [argument for argument in arguments if argument in ("-m", "--multirun")]
@@ -134,7 +134,7 @@ def carry_out(name: str, arguments: Sequence[str], module: ModuleType) -> tuple[
             raise InterpError(
                 f"command line: --multirun is for experiments, and {name} works on folders of theirs"
             )
-        from experiments.multirun import run_many
+        from experiments.command_line.multirun import run_many
 
         return run_many(name, module, files, assignments), None
     config = compose(name, module.Config, assignments, files)
@@ -149,7 +149,7 @@ def one_run(
     name: str, module: ModuleType, config: Any, *, overwrite: bool, command: Sequence[str]
 ) -> tuple[Path, int | None]:
     """Run one config in a folder of its own, and add what a paper takes from it: (folder, exit code)."""
-    from experiments.paper import write_for_paper
+    from experiments.steps.paper import write_for_paper
     from interp.runs.run_folder import open_run
 
     resume = getattr(module, "RESUMES", False)

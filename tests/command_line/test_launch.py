@@ -9,10 +9,10 @@ from pathlib import Path
 import example_experiment
 import pytest
 
-from experiments import launch as door
-from experiments.compose import CONFIGS
-from experiments.launch import launch, main
-from experiments.listing import experiments, listing
+from experiments.command_line import launch as door
+from experiments.command_line.compose import CONFIGS
+from experiments.command_line.launch import launch, main
+from experiments.command_line.listing import experiments, listing
 from interp.runs import run_folder
 
 pytestmark = pytest.mark.usefixtures("composed_once")
@@ -273,7 +273,7 @@ def test_a_bug_before_there_is_a_run(
 def test_help_is_quick_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")  # whatever the terminal of the tests is
     code = (
-        "import sys, example_experiment as e; from experiments.launch import launch\n"
+        "import sys, example_experiment as e; from experiments.command_line.launch import launch\n"
         "code = launch('find_sinks', ['--help'], e)\n"
         "sys.exit(code or bool({'torch', 'transformers', 'pandas', 'hydra'} & {*sys.modules}))"
     )
@@ -298,7 +298,7 @@ def test_help_is_quick_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_experiment_has_light_help() -> None:
     code = (
-        "import sys; from experiments.launch import launch\n"
+        "import sys; from experiments.command_line.launch import launch\n"
         "codes = [launch(name, ['--help']) for name in sys.argv[1:]]\n"
         "sys.exit(any(codes) or bool({'torch', 'transformers', 'pandas'} & {*sys.modules}))"
     )
@@ -367,7 +367,7 @@ def test_nobody_reads_any_more() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_killed_run_can_be_replaced(here: Path) -> None:
     code = (
-        "import sys, time, example_experiment as e; from experiments.launch import launch\n"
+        "import sys, time, example_experiment as e; from experiments.command_line.launch import launch\n"
         "def hang(folder): e.write(folder); sys.stdout.flush(); time.sleep(60)\n"
         "e.BEHAVIOURS['default'] = hang\n"
         "launch('find_sinks', ['out=run'], e)"
@@ -399,7 +399,7 @@ def test_the_list_is_of_files_that_can_be_run(
         main_block = "if __name__ == '__main__':\n    pass\n"
         (tmp_path / f"{name}.py").write_text(text.format(name) + main_block)
     (tmp_path / "helper.py").write_text(text.format("helper"))
-    monkeypatch.setattr("experiments.listing.HERE", tmp_path)
+    monkeypatch.setattr("experiments.command_line.listing.EXPERIMENTS", tmp_path)
     assert experiments() == {"ask_that": "Does ask_that?", "ask_this": "Does ask_this?"}
     assert main([]) == main(["--help"]) == 0
     out, err = capfd.readouterr()

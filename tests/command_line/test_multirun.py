@@ -7,7 +7,7 @@ import example_experiment
 import pytest
 
 from experiments import kv_cache_size
-from experiments.launch import launch
+from experiments.command_line.launch import launch
 from interp.errors import InterpError
 from interp.results import tables
 

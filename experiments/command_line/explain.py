@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.keys import Key, groups, keys_of
+from experiments.command_line.keys import Key, groups, keys_of
 
 _ALSO_CALLED = {
     "gpu": "cuda",

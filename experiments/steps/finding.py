@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.evidence import save_stability, say_too_few
-from experiments.launch import progress
-from experiments.scoring import draw, keeping, load, make_prompts, write_tables
+from experiments.command_line.launch import progress
+from experiments.steps.common import draw, keeping, load, make_prompts, write_tables
+from experiments.steps.evidence import save_stability, say_too_few
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from experiments.evidence import save_stability, say_too_few
-from experiments.launch import progress
-from experiments.scoring import draw, keeping, load
+from experiments.command_line.launch import progress
+from experiments.steps.common import draw, keeping, load
+from experiments.steps.evidence import save_stability, say_too_few
 
 if TYPE_CHECKING:
     import pandas as pd

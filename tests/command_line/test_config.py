@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, ValidationError
 
 import interp
-from experiments.compose import CONFIGS, compose
-from experiments.keys import default_kinds, groups, keys_of, written
+from experiments.command_line.compose import CONFIGS, compose
+from experiments.command_line.keys import default_kinds, groups, keys_of, written
 from interp.config.circuits import CheckCircuitConfig
 from interp.config.common import Given, RepeatedRandom, Text
 from interp.config.effects import (
@@ -102,7 +102,7 @@ def test_yaml_defaults_are_the_models(name: str) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_yaml_lists_every_key(name: str) -> None:
     """compose() would fill a key that the YAML lacks from the model, so look at the YAML alone."""
-    from experiments.compose import _defaults
+    from experiments.command_line.compose import _defaults
 
     config = EXPERIMENTS[name]
     sections = groups(config)
@@ -146,7 +146,7 @@ def test_every_field_says_what_it_means() -> None:
 
 def test_find_heads_looks_for_every_role_of_the_library() -> None:
     """In the YAML that a reader sees, and by default; sink_first_k is a role only with its k."""
-    from experiments.compose import _defaults
+    from experiments.command_line.compose import _defaults
 
     written = _defaults("find_heads", default_kinds(FindHeadsConfig))["roles"]
     assert tuple(written) == tuple(ROLES) == FindHeadsConfig().roles

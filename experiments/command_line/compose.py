@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from experiments.explain import explain, unknown_key
-from experiments.keys import Key, default_kinds, groups, keys_of
+from experiments.command_line.explain import explain, unknown_key
+from experiments.command_line.keys import Key, default_kinds, groups, keys_of
 from interp.errors import InterpError
 from interp.runs import strict_yaml
 
-CONFIGS = Path(__file__).parent / "configs"
+CONFIGS = Path(__file__).parent.parent / "configs"
 COMMAND_LINE = "command line"
 
 Config = TypeVar("Config", bound=BaseModel)

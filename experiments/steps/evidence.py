@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from experiments.scoring import draw
+from experiments.steps.common import draw
 
 if TYPE_CHECKING:
     import pandas as pd

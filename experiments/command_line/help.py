@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
 
-from experiments.keys import Key, default_kinds, groups, keys_of
+from experiments.command_line.keys import Key, default_kinds, groups, keys_of
 from interp.config.common import RunConfig
 
 _COLUMN = 28

@@ -1,17 +1,17 @@
-"""Which experiments there are: the files here that can be run, read without importing them."""
+"""Which experiments there are: the files of experiments/ that can be run, read without importing them."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-HERE = Path(__file__).parent
+EXPERIMENTS = Path(__file__).parent.parent
 
 
 def experiments() -> dict[str, str]:
     """Name → first line of the docstring, by name."""
     found = {}
-    for path in sorted(HERE.glob("*.py")):
+    for path in sorted(EXPERIMENTS.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(_is_main_block(node) for node in tree.body):
             found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]

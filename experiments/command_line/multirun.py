@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from experiments.compose import compose
-from experiments.launch import one_run
-from experiments.scoring import write_tables
+from experiments.command_line.compose import compose
+from experiments.command_line.launch import one_run
+from experiments.steps.common import write_tables
 from interp.config.common import Strict
 from interp.errors import IncompleteError, InterpError
 

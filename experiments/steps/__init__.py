@@ -1,0 +1,1 @@
+"""What several experiments do in the same way: load, keep, save, draw, say."""
