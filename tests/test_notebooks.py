@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -63,10 +64,12 @@ def test_absolute_paths_are_seen(text):
 
 @pytest.mark.slow
 @EACH
-def test_runs_in_an_empty_folder(path, tmp_path):
+def test_runs_in_a_folder_beside_the_results(path, tmp_path):
     """No error, no warning, nothing on standard error; and a reader sees tables and pictures."""
     notebook = read(path)
-    where = {"metadata": {"path": tmp_path}}
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    (tmp_path / "notebooks").mkdir()
+    where = {"metadata": {"path": tmp_path / "notebooks"}}
     NotebookClient(notebook, resources=where, timeout=500).execute()
     outputs = [output for cell in code_of(notebook) for output in cell.outputs]
     said = [output.text for output in outputs if output.get("name") == "stderr"]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from interp.runs.run_folder import RunFolder
     from interp.scoring.roles import AnySink, Role
     from interp.scoring.scores import HeadScores
-    from interp.scoring.sink_rate import SinkRate
 
 
 def score_and_save(
@@ -37,11 +36,10 @@ def score_and_save(
     """
     from interp.results import figures, tables
     from interp.scoring.scores import score_heads
-    from interp.scoring.sink_rate import SinkRate
 
     model = load(config, folder)
     prompts = make_prompts(config, model, folder, templates=True)
-    sinks = None if rate is None else SinkRate(prompts, *rate)
+    rates = None if rate is None else save_sink_rate(config, folder, model, prompts, *rate)
     say_too_few(config, folder, prompts, model.n_layers * model.n_heads, sides=1)
     of = [folder.manifest["prompts"]["sha256"], *role_files(config)]
     with (
@@ -57,8 +55,7 @@ def score_and_save(
             confidence=config.confidence,
             correction=config.correction,
             seed=config.seed,
-            also=[] if sinks is None else [sinks.look],
-            parts=kept if sinks is None else None,  # the sink rate is seen in one go
+            parts=kept,
             progress=advance,
         )
     folder.record(
@@ -70,8 +67,8 @@ def score_and_save(
     say(config, scores.summary)
     if config.nulls:
         save_nulls(config, folder, model, prompts, roles, scores)
-    if sinks is not None:
-        save_sink_rate(config, folder, sinks)
+    if rates is not None:
+        say_sink_rate(rates)
     save_stability(config, folder, scores.per_prompt)
     sys.stdout.flush()
     draw(folder, "heads", figures.layer_by_head(tables.read(folder.path("table.csv"))))
@@ -141,14 +138,38 @@ def save_nulls(
             print(f"  undefined for {', '.join(undefined.role)}: {reason}")
 
 
-def save_sink_rate(config: FindConfig, folder: RunFolder, sinks: SinkRate) -> None:
-    """Write the sink rate of Gu et al. and print that of the whole model."""
-    table = sinks.table(confidence=config.confidence, seed=config.seed)
+def save_sink_rate(
+    config: FindConfig,
+    folder: RunFolder,
+    model: Model,
+    prompts: Sequence[Prompt],
+    epsilon: float,
+    tokens: int,
+) -> pd.DataFrame:
+    """Write the sink rate of Gu et al., which takes a short pass of its own."""
+    from interp.scoring.sink_rate import sink_rate
+
+    with progress(len(prompts), "sink rate, prompts") as advance:
+        table = sink_rate(
+            model,
+            prompts,
+            epsilon=epsilon,
+            tokens=tokens,
+            engine=config.engine,
+            confidence=config.confidence,
+            seed=config.seed,
+            progress=advance,
+        )
     write_tables(folder, {"sink_rate.csv": table})
+    return table
+
+
+def say_sink_rate(table: pd.DataFrame) -> None:
+    """Print the rate of the whole model."""
     whole = table.iloc[-1]
     interval = f"[{whole.ci_low:.1%}, {whole.ci_high:.1%}], " if whole.n_prompts > 1 else ""
     print(
         f"\nsink rate (Gu et al.): {whole.sink_rate:.1%} of {whole.n_heads} heads have more than "
-        f"{sinks.epsilon:g} on the first of {sinks.tokens} tokens "
+        f"{whole.epsilon:g} on the first of {whole.tokens} tokens "
         f"{interval}{whole.n_prompts} prompts"
     )

@@ -111,7 +111,6 @@ def score_heads(
     confidence: float = 0.95,
     correction: Correction = "bh",
     seed: int = 0,
-    also: Sequence[Callable[[int, Pattern, Tensor], None]] = (),
     parts: Parts | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> HeadScores:
@@ -124,8 +123,6 @@ def score_heads(
         confidence: of the bootstrap interval over prompts (over templates where prompts name one).
         correction: how q holds false discoveries: "bh" or "by".
         seed: of the null's shifts, the bootstrap and the sign flips.
-        also: others who look at the same patterns in the same pass, as ``look(layer, pattern, z)``; of a
-            batch that is found among ``parts`` they see nothing.
         parts: where finished batches are kept and found again; they must be of these very scores.
         progress: called with the number of prompts done after each batch.
 
@@ -150,8 +147,6 @@ def score_heads(
 
         def look(layer: int, pattern: Pattern, z: Tensor, scorer: BatchScorer = scorer) -> None:
             scorer.look(layer, pattern)
-            for other in also:
-                other(layer, pattern, z)
 
         capture(model, batch, look, engine=engine)
         frames.append(scorer.frame())

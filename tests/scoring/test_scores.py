@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import tiny_model
 
 import interp
 from interp.attention.door import implementation
@@ -18,7 +17,8 @@ from interp.models.forward import capture
 from interp.models.model import load_model
 from interp.scoring.roles import ROLES, AnySink, find_roles, role, sink_first_k
 from interp.scoring.scores import score_heads, score_pattern
-from interp.scoring.sink_rate import SinkRate
+from interp.scoring.sink_rate import alphas, rate_table, sink_rate
+from tests.families import tiny_model
 
 F_IDS = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
 F_REP = [1, 5, 9, 13, 17, 5, 9, 13, 17]
@@ -248,7 +248,7 @@ def test_an_exception_leaves_the_model_as_it_was():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        score_heads(model, prompts_of_ids(F_REP), also=[stop])
+        capture(model, prompts_of_ids(F_REP), stop)
     assert hf_model.config._attn_implementation == implementation
     score_heads(model, prompts_of_ids(F_REP))
 
@@ -370,26 +370,41 @@ def test_finding_the_largest_of_many_does_not_flatter():
 
 
 def test_the_sink_rate_of_gu_by_hand():
-    """Uniform attention at T = 64 gives α = 0.0741; the first 64 rows of a longer prompt serve."""
-    n = 100
-    prompt = [Prompt(tuple(range(n)), "p")]
+    """Uniform attention at T = 64 gives α = 0.0741, and a head is a sink only strictly above epsilon."""
     alpha = sum(1 / t for t in range(1, 65)) / 64
     assert alpha == pytest.approx(0.0741, abs=1e-4)
+    found = {0: alphas(uniform(64)).numpy()}
+    assert found[0] == pytest.approx(alpha)
     for epsilon, expected in ((alpha - 1e-6, 1.0), (alpha + 1e-6, 0.0)):
-        rate = SinkRate(prompt, epsilon=epsilon)
-        rate.look(0, uniform(n), torch.empty(0))
-        assert rate.table().sink_rate.tolist() == [expected, expected]
-    with pytest.raises(InterpError, match="prompts of 64 tokens or more; too short: p"):
-        SinkRate([Prompt((1, 2), "p")])
+        table = rate_table(found, ["p"], epsilon=epsilon, tokens=64)
+        assert table.sink_rate.tolist() == [expected, expected]
 
 
 def test_the_indicator_is_taken_per_prompt():
     """A head that is a sink on one of two prompts counts one half, whatever its mean α."""
-    prompts = [Prompt(tuple(range(64)), name) for name in "ab"]
-    rate = SinkRate(prompts)
-    rate.look(3, pattern_of(64, lambda q: 0), torch.empty(0))
-    rate.look(3, uniform(64), torch.empty(0))
-    assert rate.table().set_index("layer").sink_rate.to_dict() == {"3": 0.5, "all": 0.5}
+    found = torch.cat([alphas(pattern_of(64, lambda q: 0)), alphas(uniform(64))]).numpy()
+    table = rate_table({3: found}, ["a", "b"], epsilon=0.3, tokens=64)
+    assert table.set_index("layer").sink_rate.to_dict() == {"3": 0.5, "all": 0.5}
+
+
+def test_the_sink_rate_of_a_model_is_that_of_the_first_tokens():
+    """Whatever comes after them, in whichever order of lengths; checked against eager attention."""
+    hf_model = tiny_model("llama")
+    model = load_model((hf_model, None))
+    rows = torch.randint(3, 60, (3, 20), generator=torch.Generator().manual_seed(0))
+    prompts = prompts_of_ids([rows[0].tolist(), rows[1, :8].tolist(), rows[2].tolist()])
+    hf_model.set_attn_implementation("eager")
+    with torch.no_grad():
+        layers = hf_model(rows[:, :8], output_attentions=True).attentions
+    alpha = torch.stack([layer[..., 0].mean(-1) for layer in layers])  # layer, prompt, head
+    epsilon = float(alpha.median())
+    expected = (alpha > epsilon).double().mean((1, 2)).tolist()
+    table = sink_rate(model, prompts, epsilon=epsilon, tokens=8)
+    assert table.sink_rate.tolist()[:-1] == pytest.approx(expected)
+    assert table.sink_rate.iloc[-1] == pytest.approx(sum(expected) / len(expected))
+    assert 0 < table.sink_rate.iloc[-1] < 1 and set(table.n_prompts) == {3}
+    with pytest.raises(InterpError, match="prompts of 9 tokens or more; too short: ids-1"):
+        sink_rate(model, prompts, tokens=9)
 
 
 def test_first_k_needs_a_position():
