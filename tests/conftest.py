@@ -1,4 +1,6 @@
-"""What all tests share: no network, few threads, tiny tokenizers, and one real pretrained model."""
+"""What all tests share: no network, few threads, tiny tokenizers, the default model and a real one."""
+
+from __future__ import annotations
 
 import os
 
@@ -8,15 +10,19 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import copy
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import smollm2
 import torch
-from tokenizers_ import word_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from experiments.command_line.compose import _defaults as _read_defaults
+from tests import smollm2
+from tests.needs import unavailable
+from tests.tokenizers_ import word_tokenizer
+
+if TYPE_CHECKING:
+    from interp.models.model import Model
 
 torch.set_num_threads(1)  # tiny models: a second thread mostly waits for the first
 
@@ -49,17 +55,20 @@ def _defaults(name: str, kinds: tuple[tuple[str, str], ...]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def smollm2_folder() -> Path:
-    """A folder with the pretrained SmolLM2-135M-Instruct; where there is none the test is skipped.
+def model() -> Model:
+    """The default model, which a file that tests another puts its own in place of. Don't change it."""
+    from interp.models.model import load_model
 
-    In CI (environment variable `CI`) the test fails instead.
-    """
+    return load_model("default")
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """A folder with the pretrained SmolLM2-135M-Instruct."""
     try:
         return smollm2.folder()
     except smollm2.Unavailable as reason:
-        if os.environ.get("CI"):
-            pytest.fail(f"SmolLM2 is needed in CI: {reason}")
-        pytest.skip(f"SmolLM2 can't be had: {reason}")
+        unavailable(f"SmolLM2 can't be had: {reason}")
 
 
 @pytest.fixture(scope="module")

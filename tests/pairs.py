@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from families import tiny_model
 
 from interp.editing.edits import Edit, Recording, edited
 from interp.editing.metrics import METRICS, positions
@@ -17,6 +16,7 @@ from interp.inputs.prompts import Prompt
 from interp.inputs.tasks import Example, Task
 from interp.models.forward import logits_at
 from interp.models.model import Model, load_model
+from tests.families import tiny_model
 
 # (length, place where the prompts differ): two of one length, one that is shorter.
 SHAPES = ((8, 1), (8, 3), (6, 2))

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import pytest
 import torch
 
 import interp
@@ -30,11 +29,6 @@ def defined(title: str) -> dict:
     names: dict = {}
     exec(compile(block(title), title, "exec"), names)
     return names
-
-
-@pytest.fixture(scope="module")
-def model():
-    return interp.load_model("default")
 
 
 def test_the_role_finds_its_targets(model):

@@ -5,8 +5,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from families import tiny_model
-from tokenizers_ import word_tokenizer
 
 import interp
 from interp.attention.door import implementation, open_door
@@ -22,6 +20,8 @@ from interp.models import tokens
 from interp.models.model import load_model
 from interp.scoring.roles import find_roles, role
 from interp.scoring.scores import score_heads
+from tests.families import tiny_model
+from tests.tokenizers_ import word_tokenizer
 
 IDS = [1, 5, 9, 13, 5, 9, 13]
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from families import BYPASSING, CONFIGS, VOCAB_SIZE, tiny_model
 
 from interp.attention.door import open_door
+from tests.families import BYPASSING, CONFIGS, VOCAB_SIZE, tiny_model
 
 SERVED = [name for name in CONFIGS if name not in BYPASSING]
 

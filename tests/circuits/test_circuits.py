@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import tiny_model
 
 from experiments.command_line.compose import compose
 from interp.circuits import faithfulness
@@ -36,14 +35,10 @@ from interp.models.forward import logits_at
 from interp.models.model import load_model
 from interp.results import stats, summaries, tables
 from interp.runs.parts import Parts
+from tests.families import tiny_model
 
 CIRCUIT = DefaultIndirectObjects().classes
 EVERY = [(layer, head) for layer in range(3) for head in range(8)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return load_model("default")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import example_experiment
 import pytest
 
 from experiments.command_line import launch as door
@@ -14,6 +13,7 @@ from experiments.command_line.compose import CONFIGS
 from experiments.command_line.launch import launch, main
 from experiments.command_line.listing import experiments, listing
 from interp.runs import run_folder
+from tests import example_experiment
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 

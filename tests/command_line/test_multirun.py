@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import example_experiment
 import pytest
 
 from experiments import kv_cache_size
 from experiments.command_line.launch import launch
 from interp.errors import InterpError
 from interp.results import tables
+from tests import example_experiment
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 

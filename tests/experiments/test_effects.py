@@ -21,7 +21,6 @@ from interp.inputs.tasks import little_world
 from interp.interventions.gradients import attribute, audit
 from interp.interventions.patching import patch
 from interp.interventions.paths import trace_paths
-from interp.models.model import load_model
 from interp.results import figures, summaries, tables
 from tests.families import tiny_model
 from tests.tokenizers_ import word_tokenizer
@@ -54,11 +53,6 @@ def here(tmp_path, monkeypatch):
     threads = torch.get_num_threads()
     yield tmp_path
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return load_model("default")
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import tiny_model
 from safetensors.torch import load_file, save_file
-from tokenizers_ import word_tokenizer
 from transformers import BertConfig, MambaConfig, T5Config
 
 import experiments
@@ -39,6 +37,8 @@ from interp.scoring import scores
 from interp.scoring.nulls import score_nulls
 from interp.scoring.roles import ROLES
 from interp.weights.named_pairs import named_against_others
+from tests.families import tiny_model
+from tests.tokenizers_ import word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from families import tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers_ import word_tokenizer
 
 from interp.config.common import Text
 from interp.errors import InterpError
@@ -28,6 +26,8 @@ from interp.inputs.prompts import (
     text_prompts,
 )
 from interp.models.model import Model, load_model
+from tests.families import tiny_model
+from tests.tokenizers_ import word_tokenizer
 
 N_CTX = 64
 

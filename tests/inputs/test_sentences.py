@@ -6,7 +6,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from families import tiny_model
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -20,6 +19,7 @@ from interp.models.forward import logits_at
 from interp.models.model import load_model
 from interp.models.tokens import token_strings
 from interp.results import stats
+from tests.families import tiny_model
 
 TEXTS = [
     *(part for f in FRAMES for a in (f.of_first, f.of_second) for part in (f.told(a), f.question(a))),

@@ -25,11 +25,6 @@ from tests.families import tiny_model
 
 
 @pytest.fixture(scope="module")
-def model():
-    return load_model("default")
-
-
-@pytest.fixture(scope="module")
 def world(model):
     return little_world(model, n_prompts=6, seed=3)
 

@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import N_HEADS, N_LAYERS
-from pairs import pairs, recorded_alone, tiny, value
 from scipy.stats import spearmanr
 from torch import nn
 
@@ -20,6 +18,8 @@ from interp.interventions.patching import patch
 from interp.models.forward import logits_at
 from interp.models.model import load_model
 from interp.results import summaries, tables
+from tests.families import N_HEADS, N_LAYERS
+from tests.pairs import pairs, recorded_alone, tiny, value
 
 # Grouped queries, plain, parallel, norms behind and soft cap, factor, window, learned sink, latent.
 FAMILIES = [

@@ -29,11 +29,6 @@ from interp.results.influence_tables import INFLUENCE_PER_PROMPT, QUANTITIES
 
 
 @pytest.fixture(scope="module")
-def model():
-    return load_model("default")
-
-
-@pytest.fixture(scope="module")
 def copied(model):
     task = copying(model, n_prompts=6, period=20)
     return task, *weigh_heads(model, task)
@@ -111,6 +106,25 @@ def test_names_of_heads_near_each_other_do_not_cover_each_other():
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
     assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
     assert all(box.x1 <= axis.get_window_extent().x1 for box in boxes)
+
+
+def test_a_name_is_not_tied_to_its_dot_across_another():
+    """In a row of dots 7 apart (in pixels, each 6 wide) a name at the same height must not be tied from afar."""
+    figure = Figure()
+    axis = figure.subplots()
+    room = axis.get_window_extent()
+    axis.set(xlim=(0, room.width), ylim=(0, room.height))
+    places = [(room.width / 2 + 7 * i, room.height / 2 - 7 * i) for i in range(5)]
+    axis.plot(*zip(*places, strict=True), "o")
+    _name(axis, [(f"2.{i}", *place) for i, place in enumerate(places)])
+    dots = axis.transData.transform(places)
+    for label, own in zip(axis.texts, dots, strict=True):
+        box = Text.get_window_extent(label)
+        end = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
+        along = np.linspace(own, end, 200)
+        for dot in dots:
+            if (dot != own).any():
+                assert np.abs(along - dot).max(axis=1).min() > 3, label.get_text()
 
 
 def test_where_heads_should_look(model):

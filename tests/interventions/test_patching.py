@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import N_HEADS, N_LAYERS
-from pairs import pairs, recorded_alone, tiny, value
 
 from interp.editing.edits import Replace
 from interp.editing.sites import HEAD_KINDS, Site, adders
@@ -21,6 +19,8 @@ from interp.inputs.tasks import Example, Task, little_world
 from interp.interventions.patching import patch
 from interp.models.model import load_model
 from interp.results import summaries
+from tests.families import N_HEADS, N_LAYERS
+from tests.pairs import pairs, recorded_alone, tiny, value
 
 FAMILIES = ["llama", "gpt2", "gemma2", "olmo2", "deepseek_v3", "gpt_neox"]
 KINDS = (*HEAD_KINDS, "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
@@ -255,7 +255,7 @@ def test_prompts_that_do_not_go_together_are_refused():
 def test_values_of_a_wrong_type_are_refused_where_no_one_checks_types():
     """As outside these tests, which check the types of all arguments."""
     code = """
-from pairs import *
+from tests.pairs import *
 from interp.interventions.patching import patch
 from interp.interventions.paths import trace_paths
 model, task = tiny("llama"), pairs()

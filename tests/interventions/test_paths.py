@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import N_HEADS, N_LAYERS
-from pairs import pairs, recorded_alone, tiny, value
 from torch import nn
 
 from interp.editing.edits import Replace
@@ -17,6 +15,8 @@ from interp.errors import InterpError
 from interp.inputs.tasks import Task
 from interp.interventions.paths import Receiver, trace_paths
 from interp.results import summaries
+from tests.families import N_HEADS, N_LAYERS
+from tests.pairs import pairs, recorded_alone, tiny, value
 
 LATER = ("q1.3", "k2.1", "v2.0")
 

@@ -15,13 +15,7 @@ from interp.errors import InterpError
 from interp.inputs.tasks import copying
 from interp.interventions.together import ablate_together, as_words, other_sets, summarise_sets
 from interp.models.forward import logits_at
-from interp.models.model import load_model
 from interp.results import tables
-
-
-@pytest.fixture(scope="module")
-def model():
-    return load_model("default")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +73,7 @@ def test_the_summary(model, task, tmp_path):
 
 
 def test_induction_heads_of_the_default_model_are_needed_together(model):
-    """None matters by itself (tests/test_ablation.py); all of layer 1 do, more than all of layer 2."""
+    """None matters by itself (test_ablation.py); all of layer 1 do, more than all of layer 2."""
     task = copying(model, n_prompts=4, period=20)
     one, two = (
         summarise_sets(

@@ -7,7 +7,7 @@ import torch
 from interp.attention.door import implementation
 from interp.errors import InterpError
 from interp.inputs.prompts import prompts_of_ids, python_docs, text_prompts
-from interp.lesson import causality, figures
+from interp.lesson import causality, figures, losses
 from interp.lesson.causality import change_the_future, one_pass_or_many
 from interp.models.model import load_model
 from tests.families import tiny_model
@@ -94,7 +94,7 @@ def test_a_model_that_sees_the_future_fails(monkeypatch):
 
 
 def test_batches_make_no_difference(changed, monkeypatch):
-    monkeypatch.setattr(causality, "_LOGITS", 1)
+    monkeypatch.setattr(losses, "LOGITS", 1)
     again, _ = change_the_future(tiny(), PROMPTS, 3)
     np.testing.assert_allclose(again.difference, changed[0].difference, atol=1e-4)
     np.testing.assert_allclose(again.kl, changed[0].kl, atol=1e-4)

@@ -122,13 +122,15 @@ def test_what_is_refused(monkeypatch):
     with pytest.raises(InterpError, match="2 queries and 3 keys: the causal mask needs as many"):
         online_attention(q[:, :2], q, q)
     monkeypatch.setattr(cost, "available_memory", lambda: 10**9)
-    check_memory(1000, 8)
+    check_memory(1000, 8, 64)
     with pytest.raises(
-        InterpError, match=r"length 50000: .* take about 240\.0 GB, and 1\.0 GB are free"
+        InterpError, match=r"length 50000: .* take about 240\.4 GB, and 1\.0 GB are free"
     ):
-        check_memory(50_000, 8)
+        check_memory(50_000, 8, 64)
+    with pytest.raises(InterpError, match=r"2 heads of width 1000000000 .* about 320\.0 GB"):
+        check_memory(10, 2, 10**9)
     monkeypatch.setattr(cost, "available_memory", lambda: None)
-    check_memory(50_000, 8)
+    check_memory(50_000, 8, 64)
 
 
 def test_memory_that_is_available(monkeypatch):

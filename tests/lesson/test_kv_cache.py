@@ -27,6 +27,7 @@ from interp.lesson import figures
 from interp.lesson.kv_cache import growth, measure, shape_by_hand, shape_of, sizes
 from interp.models.model import load_config, load_model
 from tests.families import N_LAYERS, WINDOW, tiny_model
+from tests.needs import unavailable
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 LONG = 2**18  # a context over which none of these is asked
@@ -182,7 +183,7 @@ def test_layers_of_several_sizes(kind):
     """Wider heads where all tokens are seen, caches shared on top of that, other heads in a window."""
     name, changes = ODD[kind]
     if name not in CONFIG_MAPPING:
-        pytest.skip(f"this transformers has no {name}")
+        unavailable(f"this transformers has no {name}")
     if name == "gemma4_text":
         changes = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64} | changes
     torch.manual_seed(0)

@@ -25,11 +25,6 @@ from tests.families import tiny_model
 
 
 @pytest.fixture(scope="module")
-def model():
-    return load_model("default")
-
-
-@pytest.fixture(scope="module")
 def choices(model):
     return gaps(model, with_places(model, little_world(model, kind="pronoun", n_prompts=8)))
 

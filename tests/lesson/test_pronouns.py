@@ -24,15 +24,9 @@ from interp.lesson.pronouns import (
     summarise_preferences,
     with_places,
 )
-from interp.models.model import load_model
 from interp.results import tables
 
 N_FRAMES = 8
-
-
-@pytest.fixture(scope="module")
-def model():
-    return load_model("default")
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from families import BYPASSING, CONFIGS, tiny_model
 
 from interp.errors import InterpError
 from interp.models import checks
 from interp.models.checks import check_model
 from interp.models.model import load_model
+from tests.families import BYPASSING, CONFIGS, tiny_model
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -7,10 +7,8 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
-from families import tiny_model
 from gguf import GGUFWriter
 from safetensors.torch import load_file, save_file
-from tokenizers_ import VOCABULARY, word_tokenizer
 from transformers import (
     AutoConfig,
     BertConfig,
@@ -25,6 +23,8 @@ from interp.models import model as model_module
 from interp.models.checkpoint_checks import check_config
 from interp.models.model import load_model
 from interp.models.tokens import encode, ordinary_ids, token_strings
+from tests.families import tiny_model
+from tests.tokenizers_ import VOCABULARY, word_tokenizer
 
 IDS = torch.tensor([[1, 5, 9, 13, 17, 21, 25, 29, 33, 37]])
 

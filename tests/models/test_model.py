@@ -5,12 +5,21 @@ import json
 
 import pytest
 import torch
-from families import CONFIGS, D_HEAD, N_CTX, N_HEADS, N_KV_HEADS, N_LAYERS, VOCAB_SIZE, tiny_model
 from torch import nn
 from transformers import LlamaConfig, LlamaModel
 
 from interp.errors import InterpError
 from interp.models.model import _wrap, evaluating, load_model
+from tests.families import (
+    CONFIGS,
+    D_HEAD,
+    N_CTX,
+    N_HEADS,
+    N_KV_HEADS,
+    N_LAYERS,
+    VOCAB_SIZE,
+    tiny_model,
+)
 
 IDS = torch.randint(3, VOCAB_SIZE, (2, 11), generator=torch.Generator().manual_seed(0))
 

@@ -4,11 +4,9 @@ import copy
 
 import pytest
 import torch
-from families import tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from tokenizers_ import BOS, EOS, word_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from interp.errors import InterpError
@@ -24,6 +22,8 @@ from interp.models.tokens import (
     prefix_ids,
     token_strings,
 )
+from tests.families import tiny_model
+from tests.tokenizers_ import BOS, EOS, word_tokenizer
 
 BOTH = pytest.mark.parametrize("fixture", ["tokenizer", "auto_bos_tokenizer"])
 RULES = ["on", "off", "tokenizer"]

@@ -14,18 +14,13 @@ import torch
 
 from interp.inputs.prompts import Prompt, prompts_of_ids, repeated_random_prompts
 from interp.models.forward import last_logits
-from interp.models.model import ALIASES, load_model
+from interp.models.model import ALIASES
 from interp.pretraining import world
 from interp.pretraining.training import TrainingConfig, both_right, train
 from interp.scoring.formation import losses_at
 from interp.scoring.scores import score_heads
 
 FOLDER = ALIASES["default"]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return load_model("default")
 
 
 @pytest.fixture(scope="module")

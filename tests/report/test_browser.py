@@ -4,7 +4,6 @@ Needs Debian's packages chromium and chromium-driver; without them these tests a
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 
@@ -17,12 +16,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
-from test_report import HOSTILE, ODD, run_of, view_of, viewer_of
 
 from experiments.command_line.launch import launch
 from interp.report.contents import read_runs
 from interp.report.page import Section, ShownPrompt, Viewer, page
 from interp.results import tables
+from tests.needs import unavailable
+from tests.report.test_report import HOSTILE, ODD, row_of, run_of, view_of, viewer_of
 
 FLAGS = [
     "--headless",
@@ -42,10 +42,7 @@ def driver(tmp_path_factory) -> Iterator[WebDriver]:
     """One browser for all tests."""
     browser, server = (shutil.which(name) for name in ("chromium", "chromedriver"))
     if browser is None or server is None:
-        reason = "needs Debian's packages chromium and chromium-driver"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        unavailable("needs Debian's packages chromium and chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
@@ -204,8 +201,6 @@ def test_a_cell_says_its_full_value(verdicts, opened):
 
 
 def test_of_many_rows_the_first_are_drawn(tmp_path, opened):
-    from test_report import row_of
-
     sections = sections_of(tmp_path / "run", row_of([str(n) for n in range(700)]))
     driver = opened(page(sections, "", 600))
     status, more = one_of(driver, ".grid [role=status]"), one_of(driver, ".grid .more")
@@ -300,8 +295,6 @@ def test_tokens_are_reached_by_keyboard_and_held(row_run, opened):
 
 
 def test_what_a_token_says_is_shown_and_not_obeyed(tmp_path, opened):
-    from test_report import row_of
-
     (run,) = read_runs(run_of(tmp_path / "odd", row_of(ODD)))
     driver = opened(page([Section(run, HOSTILE, viewer_of(ODD))], "", 100))
     shown = [token.text for token in all_of(driver, ".tokens.weight .token")]
@@ -325,7 +318,6 @@ def test_what_is_undefined_or_left_out_is_said(tmp_path, opened):
         "undefined_reason": "no values",
     }
     view = type(view)(**(vars(view) | changed))
-    from test_report import row_of
 
     (run,) = read_runs(run_of(tmp_path / "run", row_of(["a"])))
     driver = opened(page([Section(run, "", Viewer([tokens], ["1.2"], [[view]], 1, []))], "", 10))

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from families import N_HEADS, tiny_model
 
 from interp.editing.edits import Recording, edited
 from interp.editing.sites import Site
@@ -15,6 +14,7 @@ from interp.models.forward import last_logits
 from interp.models.model import load_model
 from interp.report.views import BYPASSED, view_heads
 from interp.scoring.reading import read_row
+from tests.families import N_HEADS, tiny_model
 
 IDS = [1, 5, 9, 13, 17, 5, 9, 21, 25, 29, 33, 37]
 HEADS = [(2, 3), (0, 1), (2, 0)]

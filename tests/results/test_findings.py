@@ -21,7 +21,6 @@ from interp.interventions.patching import patch
 from interp.interventions.paths import trace_paths
 from interp.interventions.quadrants import Influence, rank_agreement, summarise_influence
 from interp.interventions.together import SetEffects, ablate_together
-from interp.models.model import load_model
 from interp.results import tables
 from interp.results.findings import Effects
 from interp.results.summaries import summarise_effects
@@ -29,11 +28,6 @@ from interp.sinks.sink_effects import SinkEffects, knock_out_sinks, text_task
 from interp.sinks.sink_mass import sink_masses
 
 HEADS = [(0, 4), (0, 5), (2, 3)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return load_model("default")
 
 
 @pytest.fixture(scope="module")

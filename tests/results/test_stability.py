@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 from scipy.stats import spearmanr
-from test_summaries import effects, scores, values_of
 
 from interp.results import tables
 from interp.results.stability import rank_stability, stability, summary_card
 from interp.results.stability_figure import stability_card
+from tests.results.test_summaries import effects, scores, values_of
 
 nan = np.nan
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from families import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandera.errors import SchemaError
@@ -16,6 +15,7 @@ from interp.inputs.prompts import prompts_of_ids
 from interp.models.model import load_model
 from interp.results import summaries, tables
 from interp.scoring.scores import score_heads
+from tests.families import tiny_model
 
 nan = np.nan
 BOTH = pytest.mark.parametrize("ending", ["csv", "parquet"])

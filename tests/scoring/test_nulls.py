@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import tiny_model
 from transformers import AutoModelForCausalLM
 
 from interp.attention.door import implementation
@@ -15,6 +14,7 @@ from interp.results import tables
 from interp.scoring.nulls import ANEW, SAME, score_nulls, shuffled, untrained
 from interp.scoring.roles import NO_REPEAT, ROLES
 from interp.scoring.scores import score_heads
+from tests.families import tiny_model
 
 IDS = [[1, *row, *row] for row in ([5, 9, 13, 40, 21], [8, 30, 31, 2, 17], [50, 4, 3, 60, 22])]
 PROMPTS = prompts_of_ids(IDS, bos_id=1)

@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import N_HEADS, N_LAYERS, WINDOW, tiny_model
 
 from interp.attention.door import implementation
 from interp.errors import InterpError
 from interp.inputs.prompts import given_prompts, prompts_of_ids
 from interp.models.model import Model, load_model
 from interp.scoring.reading import find_query, read_row
+from tests.families import N_HEADS, N_LAYERS, WINDOW, tiny_model
 
 IDS = [1, 5, 9, 13, 17, 5, 9, 21, 25, 29, 33, 37]
 LAST = len(IDS) - 1

@@ -5,7 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import BYPASSING, CONFIGS, N_HEADS, N_LAYERS, VOCAB_SIZE, tiny_model
 from torch import nn
 
 from interp.editing.edits import Recording, edited
@@ -27,6 +26,7 @@ from interp.weights.composition import (
 from interp.weights.head_weights import HeadWeights, LayerWeights
 from interp.weights.named_pairs import PAIR, named_against_others
 from interp.weights.norms import Norm
+from tests.families import BYPASSING, CONFIGS, N_HEADS, N_LAYERS, VOCAB_SIZE, tiny_model
 
 SERVED = [family for family in CONFIGS if family not in (*BYPASSING, "deepseek_v3")]
 NORM_BEHIND = ("gemma2", "gemma3_text", "olmo2")
