@@ -44,8 +44,18 @@ def describe_environment() -> dict[str, Any]:
         "source": source_commit(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
     }
+
+
+def processor() -> str | None:
+    """Which processor, for kernels are chosen by it and sums rounded in its order; None if not known."""
+    known = dict(re.findall(r"^(\w[\w ]*?)\s*: (.+)$", _text("/proc/cpuinfo"), re.MULTILINE))
+    if "model name" in known:
+        more = (f", {key} {known[key]}" for key in ("cpu family", "model") if key in known)
+        return known["model name"].strip() + "".join(more)
+    return platform.processor() or None
 
 
 def source_commit() -> dict[str, Any] | None:

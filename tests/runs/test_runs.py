@@ -66,6 +66,7 @@ def test_manifest_from_start_to_end() -> None:
     packages = done["environment"]["packages"]
     assert packages["torch"] and packages["hydra-core"] and "transformer-lens" in packages
     assert done["environment"]["cpus"] == os.cpu_count()
+    assert done["environment"]["processor"] == environment.processor()
     assert not Path("run/.lock").exists()
 
 
@@ -114,6 +115,20 @@ def test_source_is_the_commit_of_this_code_only(
 def test_peak_memory_is_in_bytes() -> None:
     peak = environment.peak_memory()
     assert peak is None or 10 * 2**20 < peak < 2**40
+
+
+def test_the_processor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Linux names it, the first of several; elsewhere as Python does; where neither can, not at all."""
+    told = (
+        "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n\nmodel\t\t: 1\n"
+    )
+    monkeypatch.setattr(environment, "_text", lambda path: told)
+    assert environment.processor() == "AMD EPYC, cpu family 25, model 1"
+    monkeypatch.setattr(environment, "_text", lambda path: "")
+    monkeypatch.setattr(environment.platform, "processor", lambda: "arm")
+    assert environment.processor() == "arm"
+    monkeypatch.setattr(environment.platform, "processor", lambda: "")
+    assert environment.processor() is None
 
 
 # --- how it ends ---------------------------------------------------------------------------------
