@@ -2,9 +2,10 @@
 
     python -m experiments.reproduce RUN [--to DIR]
 
-RUN is a run folder of any experiment, made here or elsewhere. The second run goes to DIR/again, the
-verdicts to DIR/table.csv; what the two say otherwise of packages, machine, model and prompts is printed
-and in the manifest. Exit code 0: all identical or within tolerance; 3: something is different.
+RUN is a run folder of any experiment, made here or elsewhere, or the folder of a --multirun, whose runs
+are run again one by one. The second run goes to DIR/again, the verdicts to DIR/table.csv; what the two
+say otherwise of packages, machine, model and prompts is printed and in the manifest. Exit code 0: all
+identical or within tolerance; 3: something is different.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from experiments.command_line.launch import DIFFERENT, launch
 from experiments.command_line.listing import experiments
+from experiments.command_line.multirun import MULTIRUN
 from interp.config.reruns import ReproduceConfig as Config
 from interp.errors import InterpError
 from interp.runs.run_folder import RunFolder
@@ -27,28 +29,32 @@ AGAIN = "again"
 
 def run(config: Config, folder: RunFolder) -> int | None:
     """Run it again, compare, say."""
+    import pandas as pd
+
     from interp.results import tables
     from interp.runs import rerun
 
-    before = Path(config.run)
-    manifest = rerun.finished_run(before)
-    name = manifest["experiment"]
-    if name not in experiments():
-        raise InterpError(f"{before}: there is no experiment {name!r} to run again")
-    again = folder.path(AGAIN)
-    if not _is_done(again):
-        _run_again(name, before, again)
-    verdicts = rerun.compare(before, again, rerun.Tolerance(config.atol, config.rtol))
-    second = rerun.finished_run(again)
-    others = rerun.differences(manifest, second)
-    folder.record(
-        differences={place: {"before": x, "again": y} for place, (x, y) in others.items()},
-        again={key: second[key] for key in ("command", "started", "finished")},
-    )
+    whole = Path(config.run)
+    tolerance = rerun.Tolerance(config.atol, config.rtol)
+    found, others, second = [], {}, {}
+    runs = _runs_of(whole)
+    for place, (before, name) in runs.items():
+        again = folder.path(f"{AGAIN}/{place}")
+        if not _is_done(again):
+            _run_again(name, before, again)
+        verdicts = rerun.compare(before, again, tolerance)
+        found.append(verdicts.assign(table=[f"{place}{table}" for table in verdicts.table]))
+        manifest = rerun.finished_run(again)
+        for what, (x, y) in rerun.differences(rerun.finished_run(before), manifest).items():
+            others[place + what] = {"before": x, "again": y}
+        second[place + "run"] = {key: manifest[key] for key in ("command", "started", "finished")}
+    verdicts = pd.concat(found, ignore_index=True)
+    folder.record(differences=others, again=second)
     folder.write("table.csv", partial(tables.write, verdicts))
     counts = verdicts.verdict.value_counts()
+    what = " and ".join({name: None for _, name in runs.values()})
     print(
-        f"{name}, run again: "
+        f"{what if len(runs) == 1 else f'{len(runs)} runs of {what}'}, run again: "
         + ", ".join(
             f"{counts.get(verdict, 0)} columns {verdict}"
             for verdict in (rerun.IDENTICAL, rerun.WITHIN, rerun.DIFFERENT)
@@ -60,9 +66,29 @@ def run(config: Config, folder: RunFolder) -> int | None:
         print(tables.as_text(unlike))
     if others:
         print("not the same in the manifests:")
-    for place, (x, y) in others.items():
-        print(f"  {place}: {x} → {y}")
+    for place, both in others.items():
+        print(f"  {place}: {both['before']} → {both['again']}")
     return DIFFERENT if counts.get(rerun.DIFFERENT, 0) else None
+
+
+def _runs_of(whole: Path) -> dict[str, tuple[Path, str]]:
+    """Place of a run in the folder, "" or "0_seed=0/", → (its folder, its experiment).
+
+    Raises:
+        InterpError: no finished run, or one of no experiment here.
+    """
+    from interp.runs.rerun import finished_run
+
+    name = finished_run(whole)["experiment"]
+    if name.endswith(MULTIRUN):
+        inner = sorted(path.parent for path in whole.glob("*/manifest.json"))
+        runs = {f"{path.name}/": (path, finished_run(path)["experiment"]) for path in inner}
+    else:
+        runs = {"": (whole, name)}
+    for before, one in runs.values():
+        if one not in experiments():
+            raise InterpError(f"{before}: there is no experiment {one!r} to run again")
+    return runs
 
 
 def _is_done(again: Path) -> bool:

@@ -19,7 +19,7 @@ INTERP = Path(interp.__file__).parent
 EXPERIMENTS = Path(experiments.__file__).parent
 
 LINE = (
-    ["errors", "arguments"],
+    ["errors", "arguments", "words"],
     [
         "runs.files",
         "runs.parts",

@@ -4,9 +4,9 @@
 
 Values are those of Hydra's sweeps: `a,b`, `[a,b],[c]`, `range(0,5)`. All combinations are checked before
 the first runs. Each has a folder of its own in `out`, as if it had been run alone; the CSV tables that
-the runs have in common are joined in `out`, with the columns `run` (the folder) and `config.KEY` for each
-key that was given several values. A run that is refused does not stop the others: what is missing is
-said in the end, and the same command then goes on with it.
+all runs have, with the same columns, are joined in `out`, with the columns `run` (the folder) and
+`config.KEY` for each key that was given several values. A run that is refused does not stop the others:
+what is missing is said in the end, and the same command then goes on with it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from experiments.command_line.launch import one_run
 from experiments.steps.common import write_tables
 from interp.config.common import Strict
 from interp.errors import IncompleteError, InterpError
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from interp.runs.run_folder import RunFolder
+
+
+MULTIRUN = "_multirun"  # ends the name of the whole, where a run has its experiment's
 
 
 class Sweep(Strict):
@@ -71,7 +75,7 @@ def run_many(
     out, overwrite, rest = _own(assignments)
     whole, jobs = planned(name, module, files, rest)
     command = ["python", "-m", f"experiments.{name}", "--multirun", *assignments]
-    title = f"{name}_multirun"
+    title = f"{name}{MULTIRUN}"
     with open_run(out, title, whole, overwrite=overwrite, resume=True, command=command) as folder:
         refused = {}
         for number, job in enumerate(jobs, 1):
@@ -85,7 +89,9 @@ def run_many(
         done = [job for job in jobs if job.name not in refused]
         for table, joined in _joined(folder, done):
             write_tables(folder, {table: joined})
-            print(f"\n{table}: {len(joined)} rows of {joined.run.nunique()} runs")
+            print(
+                f"\n{table}: {counted(len(joined), 'row')} of {counted(joined.run.nunique(), 'run')}"
+            )
         if refused:
             first, why = next(iter(refused.items()))
             what = f"{len(refused)} of {len(jobs)} runs were refused ({first}: {why})"
@@ -130,21 +136,13 @@ def _own(assignments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
 
 def _several(assignments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     """(the assignments of one value, key → values of those with several)."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
     one, several = [], {}
     for assignment in assignments:
-        try:
-            override = OverridesParser.create().parse_override(assignment)
-        except HydraException:  # text, which compose takes as it is, or says what is wrong with it
-            one.append(assignment)
-            continue
-        if not override.is_sweep_override():
-            one.append(assignment)
-            continue
         key = assignment.partition("=")[0]
-        values = [re.sub(r"\\(.)", r"\1", value) for value in override.sweep_string_iterator()]
+        values = values_of(assignment)
+        if values is None:
+            one.append(assignment)
+            continue
         if key in several:
             raise InterpError(f"command line: {key} is given several values twice")
         if len(set(values)) < len(values):
@@ -155,6 +153,47 @@ def _several(assignments: Sequence[str]) -> tuple[list[str], dict[str, list[str]
             "command line: --multirun: expected a key with several values, such as seed=0,1,2"
         )
     return one, several
+
+
+def values_of(assignment: str) -> list[str] | None:
+    """The values that a key is given, each as it would be written alone; None if it is but one."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(assignment)
+    except HydraException:  # text, which compose takes as it is, or says what is wrong with it
+        return None
+    if not override.is_sweep_override():
+        return None
+    parts = _split(assignment.partition("=")[2])
+    if len(parts) > 1:  # not Hydra's reading of them: 1.10, the name of a revision, would be 1.1
+        return parts
+    try:
+        found = [*override.sweep_string_iterator()]
+    except HydraException as error:  # interval(0,1), glob(*)
+        raise InterpError(
+            f"command line: {assignment}: expected values that can be listed, such as 0,1,2 or range(0,3)"
+        ) from error
+    return [text if text[0] in "[{" else re.sub(r"\\(.)", r"\1", text) for text in found]
+
+
+def _split(text: str) -> list[str]:
+    """What stands between commas, those in quotes or brackets and those behind a backslash aside."""
+    parts = [""]
+    open_, quote = 0, ""
+    for piece in re.findall(r"\\.|.", text, re.DOTALL):
+        if piece == "," and not open_ and not quote:
+            parts.append("")
+            continue
+        if quote:
+            quote = "" if piece == quote else quote
+        elif piece in ("'", '"'):
+            quote = piece
+        else:
+            open_ += (piece in "[{(") - (piece in "]})")
+        parts[-1] += "," if piece == "\\," and not open_ and not quote else piece
+    return [part.strip() for part in parts]
 
 
 def _jobs(
@@ -201,22 +240,29 @@ def _joined(folder: RunFolder, jobs: Sequence[Job]) -> Iterator[tuple[str, pd.Da
     """The CSV tables that all runs have, each with a column for the run and for what was swept."""
     import pandas as pd
 
-    from interp.results import tables
     from interp.runs.rerun import finished_run
 
-    manifests = {job.name: finished_run(folder.root / job.name) for job in jobs}
-    names = [{file for file in m["files"] if file.endswith(".csv")} for m in manifests.values()]
-    for name in sorted(set.intersection(*names)) if names else ():
-        parts = []
-        for job in jobs:
-            try:
-                part = tables.read(folder.root / job.name / name)
-            except InterpError as error:  # a table that is none of ours
-                folder.log.warning("%s is not joined: %s", name, error)
-                break
-            columns = {"run": job.name} | {f"config.{k}": v for k, v in job.values.items()}
-            for place, (column, value) in enumerate(columns.items()):
-                part.insert(place, column, value)
-            parts.append(part)
+    manifests = [finished_run(folder.root / job.name) for job in jobs]
+    names = {file for one in manifests for file in one["files"] if file.endswith(".csv")}
+    for name in sorted(names):
+        try:
+            parts = [_part(folder.root / job.name, name, job) for job in jobs]
+            unlike = sorted({column for one in parts for column in {*one} ^ {*parts[0]}})
+            if unlike:
+                raise InterpError(f"not all runs have the column {', '.join(unlike)} in it")
+        except InterpError as error:  # also a table that is none of ours
+            print(f"\n{name} is not joined: {error}")
+            folder.log.warning("%s is not joined: %s", name, error)
         else:
             yield name, pd.concat(parts, ignore_index=True)
+
+
+def _part(root: Path, name: str, job: Job) -> pd.DataFrame:
+    """A table of one run, with columns for the run and for what was swept before its own."""
+    from interp.results import tables
+
+    part = tables.read(root / name)
+    columns = {"run": job.name} | {f"config.{key}": value for key, value in job.values.items()}
+    for place, (column, value) in enumerate(columns.items()):
+        part.insert(place, column, value)
+    return part
