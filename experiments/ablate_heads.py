@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from interp.inputs.tasks import Task
     from interp.models.model import Model
 
-RESUMES = True
-
 
 def run(config: Config, folder: RunFolder) -> None:
     """Ablate, save, say, draw."""

@@ -8,11 +8,10 @@ as many FLOPs.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.command_line.launch import launch
-from experiments.steps.common import draw, set_threads
+from experiments.steps.common import draw, set_threads, write_tables
 from interp.lesson.config import AttentionByHandConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -34,12 +33,8 @@ def run(config: Config, folder: RunFolder) -> None:
     masked = by_hand.masked_table("masked scores", config.masked_scores)
     outputs = by_hand.outputs_table(steps, config.tokens)
     flops = count_flops(config.length, config.d_model, config.n_heads)
-    for name, table in (
-        ("table.csv", pd.concat([vectors, masked], ignore_index=True)),
-        ("outputs.csv", outputs),
-        ("flops.csv", flops),
-    ):
-        folder.write(name, partial(tables.write, table))
+    both = pd.concat([vectors, masked], ignore_index=True)
+    write_tables(folder, {"table.csv": both, "outputs.csv": outputs, "flops.csv": flops})
     say(config, vectors, outputs, masked, flops)
     sys.stdout.flush()
     saved = [tables.read(folder.path(f"{name}.csv")) for name in ("table", "flops")]

@@ -14,6 +14,7 @@ from experiments.command_line.launch import launch, progress
 from experiments.steps.common import draw, load, make_prompts, write_tables
 from interp.lesson.config import CausalMaskConfig as Config
 from interp.runs.run_folder import RunFolder
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,15 +57,15 @@ def say(cuts: pd.DataFrame, prefixes: pd.DataFrame) -> None:
     one = cuts.iloc[0]
     print(
         f"{one.model}: every token after position t replaced; largest |difference of logits| and mean KL of "
-        f"the predictions up to t (kept) and after it (changed); {one.n_prompts} prompts"
+        f"the predictions up to t (kept) and after it (changed); {counted(one.n_prompts, 'prompt')}"
     )
     print(tables.as_text(cuts))
     own = cuts[(cuts["mask"] == "own") & (cuts.side == "kept")]
     print(f"largest difference up to t under the model's own mask: {own.difference.max():g}")
-    n, length = prefixes.prompt.nunique(), int(prefixes.position.max()) + 1
+    n, length = counted(prefixes.prompt.nunique(), "prompt"), int(prefixes.position.max()) + 1
     known = prefixes.dropna()
     print(
-        f"\none pass over {length} tokens against {length} passes over its prefixes ({n} prompts): largest "
+        f"\none pass over {length} tokens against {length} passes over its prefixes ({n}): largest "
         f"|difference of logits| {prefixes.difference.max():.2g} (rounding: {prefixes.rounding.max():.2g}), "
         f"same top token in {prefixes.same_top.sum()} of {len(prefixes)}, loss {known.loss.mean():.6f} and "
         f"{known.loss_alone.mean():.6f}; tokens read: {length} against {length * (length + 1) // 2}"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from interp.inputs.tasks import Task
     from interp.models.model import Model
 
-RESUMES = True
 MADE_HERE = ("patching", "attribution")
 
 

@@ -9,13 +9,13 @@ the scale of norms) is left out.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.command_line.launch import launch, progress
-from experiments.steps.common import draw, load, make_prompts
+from experiments.steps.common import draw, load, make_prompts, write_tables
 from interp.config.scoring import FindCompositionConfig as Config
 from interp.runs.run_folder import RunFolder
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,8 +60,7 @@ def run(config: Config, folder: RunFolder) -> None:
         seed=config.seed,
     )
     found = {"table": pairs, "copying": copying, "heads": heads, "tests": tests}
-    for name, table in found.items():
-        folder.write(f"{name}.csv", partial(tables.write, table))
+    write_tables(folder, {f"{name}.csv": table for name, table in found.items()})
     say(config, named, pairs, tests, copying)
     sys.stdout.flush()
     saved = [tables.read(folder.path(f"{name}.csv")) for name in ("table", "tests")]
@@ -94,7 +93,7 @@ def say(
         print(f"{role}: {', '.join(words) or f'no head has a mass of {config.least_mass:g}'}")
     by_k = pairs[pairs.kind == "k"].sort_values("composition", ascending=False)
     chosen, one = by_k[by_k.named], by_k.iloc[0]
-    what = f"the {len(chosen)} named pairs" if len(chosen) else "no named pair; the largest"
+    what = counted(len(chosen), "named pair") if len(chosen) else "no named pair; the largest"
     print(
         f"\nK-composition, {what} of {len(by_k)} (random heads: {one.baseline:.4f}, sd "
         f"{one.baseline_sd:.4f}, {config.n_random} drawn)"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.command_line.launch import launch, progress
 from experiments.steps.common import draw, load, make_prompts, write_tables
+from experiments.steps.evidence import say_too_few_for
 from interp.lesson.config import FindHypothesesConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -22,17 +23,22 @@ if TYPE_CHECKING:
 
 def run(config: Config, folder: RunFolder) -> None:
     """Draw, look, ablate, test, save, say, draw."""
+    from interp.attention.door import check_serves
     from interp.lesson import hypotheses
     from interp.lesson.hypotheses_figure import counts
     from interp.results import tables
+    from interp.results.stats import Family
     from interp.scoring.roles import Role, find_roles
 
     model = load(config, folder)
+    check_serves(model.hf_model)  # what can't be ablated is refused before anything is said
     prompts = make_prompts(config, model, folder)
     (role,) = find_roles([config.role])
     assert isinstance(role, Role)  # the config refuses what is none
     drawn = hypotheses.draw_hypotheses(prompts, role, config.n_hypotheses, seed=config.seed)
-    with progress(model.n_layers * model.n_heads * len(prompts), "heads × prompts") as advance:
+    n_heads = model.n_layers * model.n_heads
+    say_too_few_for(Family(config.n_hypotheses * n_heads), folder, prompts, config.level)
+    with progress(n_heads * len(prompts), "heads × prompts") as advance:
         rows = hypotheses.measure(model, prompts, drawn, engine=config.engine, progress=advance)
     tests = hypotheses.compare_heads(rows, level=config.level, seed=config.seed)
     summary = hypotheses.count_striking(
@@ -47,12 +53,12 @@ def run(config: Config, folder: RunFolder) -> None:
     say(config, summary)
     sys.stdout.flush()
     saved = [tables.read(folder.path(name)) for name in ("table.csv", "tests.csv")]
-    draw(folder, "hypotheses", counts(*saved, level=config.level))
+    draw(folder, "hypotheses", counts(*saved, level=config.level, striking=config.striking))
 
 
 def say(config: Config, summary: pd.DataFrame) -> None:
     """Print the counts by kind and criterion."""
-    from interp.results import stats, tables
+    from interp.results import tables
 
     one = summary.iloc[0]
     said = ["kind", "n_hypotheses", "n_heads", "n_prompts"]
@@ -62,12 +68,6 @@ def say(config: Config, summary: pd.DataFrame) -> None:
             f"{one.n_hypotheses} {what} × {one.n_heads} heads, {one.n_prompts} prompts: what looks striking"
         )
         print(tables.as_text(counted.drop(columns=said)))
-    smallest, n_tests = stats.smallest_p(int(one.n_prompts)), one.n_hypotheses * one.n_heads
-    if smallest > config.level / n_tests:
-        print(
-            f"note: with {one.n_prompts} prompts no p is below {smallest:.2g}; over {n_tests} tests a single "
-            f"one can reach q < {config.level:g} only below {config.level / n_tests:.2g}"
-        )
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from experiments.steps.finding import score_and_save
 from interp.config.scoring import FindInductionConfig as Config
 from interp.runs.run_folder import RunFolder
 
-RESUMES = True
-
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score both induction roles and the duplicate-token role."""

@@ -11,8 +11,6 @@ from experiments.steps.finding import score_and_save
 from interp.config.scoring import FindPreviousTokenConfig as Config
 from interp.runs.run_folder import RunFolder
 
-RESUMES = True
-
 
 def run(config: Config, folder: RunFolder) -> None:
     """Score the previous-token role and its neighbour."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from interp.models.model import Model
 
-RESUMES = True
 LEVELS = {"previous_token": 0.5, "induction": 0.5, "sink_fresh": 0.5}
 
 

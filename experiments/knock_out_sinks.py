@@ -18,11 +18,10 @@ from experiments.steps.effects import swept
 from experiments.steps.evidence import say_too_few
 from interp.config.effects import KnockOutSinksConfig as Config
 from interp.runs.run_folder import RunFolder
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
-
-RESUMES = True
 
 
 def run(config: Config, folder: RunFolder) -> None:
@@ -87,7 +86,7 @@ def say(config: Config, summary: pd.DataFrame, masses: pd.DataFrame) -> None:
     one = loss.iloc[0]
     print(
         f"the first keys taken away in all heads and layers: change of the loss (before: {one.baseline:.3f} "
-        f"nats a token; {one.n_prompts} prompt{'' if one.n_prompts == 1 else 's'})"
+        f"nats a token; {counted(one.n_prompts, 'prompt')})"
         f"{', the same at as many random keys' if config.n_random else ''}, KL to the clean run"
     )
     effects = ["knock_out", "n_keys", "effect", "ci_low", "ci_high", "p"]

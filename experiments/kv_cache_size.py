@@ -8,11 +8,10 @@ against the bytes of the cache that transformers builds.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.command_line.launch import launch
-from experiments.steps.common import draw, set_threads
+from experiments.steps.common import draw, set_threads, write_tables
 from interp.lesson.config import KvCacheSizeConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -44,17 +43,16 @@ def run(config: Config, folder: RunFolder) -> None:
     growth = kv_cache.growth(
         [*by_hand, *named], context=config.context, bytes_per_value=config.bytes_per_value
     )
-    found = {"table": sizes, "growth": growth}
+    written = {"table.csv": sizes, "growth.csv": growth}
     if config.load:
         parts = []
         for shape in named:
             limit = shape.limit or 64
             lengths = sorted({1, min(16, limit), min(64, limit)})
             parts.append(kv_cache.measure(load_model(shape.name), shape, lengths))
-        found["measured"] = pd.concat(parts, ignore_index=True)
-    for name, table in found.items():
-        folder.write(f"{name}.csv", partial(tables.write, table))
-    say(config, sizes, found.get("measured"))
+        written["measured.csv"] = pd.concat(parts, ignore_index=True)
+    write_tables(folder, written)
+    say(config, sizes, written.get("measured.csv"))
     sys.stdout.flush()
     saved = [tables.read(folder.path(f"{name}.csv")) for name in ("table", "growth")]
     draw(folder, "cache", figures.cache_sizes(*saved))

@@ -26,6 +26,7 @@ from interp.circuits.head_sets import Head, heads_in
 from interp.config.common import RunConfig
 from interp.config.reruns import ReportConfig as Config
 from interp.errors import InterpError
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +51,11 @@ def run(config: Config, path: Path) -> None:
     from interp.report.page import page
     from interp.runs import files
 
-    found = [one for folder in config.runs for one in read_runs(Path(folder).expanduser())]
+    folders = [Path(folder).expanduser() for folder in config.runs]
+    for number, folder in enumerate(folders):
+        if folder.resolve() in (other.resolve() for other in folders[:number]):
+            raise InterpError(f"runs: {folder} is given twice")
+    found = [one for folder in folders for one in read_runs(folder)]
     load = lru_cache(maxsize=1)(_load)  # several runs of one model load it once
     chosen = [_heads(config, one) for one in found]  # refused, if at all, before a model is loaded
     with progress(len(found), "runs") as advance:
@@ -66,7 +71,7 @@ def run(config: Config, path: Path) -> None:
         "table": sum(len(one.tables) for one in found),
         "attention viewer": sum(section.viewer is not None for section in sections),
     }
-    said = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
+    said = ", ".join(counted(count, what) for what, count in counts.items())
     print(f"{said}; {path.stat().st_size / 1e6:.1f} MB")
 
 

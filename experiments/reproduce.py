@@ -15,15 +15,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from experiments.command_line.launch import DIFFERENT, launch
+from experiments.command_line.launch import DIFFERENT, REFUSED, launch
 from experiments.command_line.listing import experiments
 from experiments.command_line.multirun import MULTIRUN
 from interp.config.reruns import ReproduceConfig as Config
-from interp.errors import InterpError
+from interp.errors import IncompleteError, InterpError
 from interp.runs.run_folder import RunFolder
 
 POSITIONAL = "run"
-RESUMES = True
 AGAIN = "again"
 
 
@@ -41,7 +40,7 @@ def run(config: Config, folder: RunFolder) -> int | None:
     for place, (before, name) in runs.items():
         again = folder.path(f"{AGAIN}/{place}")
         if not _is_done(again):
-            _run_again(name, before, again)
+            _run_again(name, before, again, config.threads)
         verdicts = rerun.compare(before, again, tolerance)
         found.append(verdicts.assign(table=[f"{place}{table}" for table in verdicts.table]))
         manifest = rerun.finished_run(again)
@@ -101,15 +100,18 @@ def _is_done(again: Path) -> bool:
     return True
 
 
-def _run_again(name: str, before: Path, again: Path) -> None:
-    """In a process of its own, as it was run the first time."""
+def _run_again(name: str, before: Path, again: Path, threads: int | None) -> None:
+    """In a process of its own, as it was run the first time, or with so many threads."""
     command = [sys.executable, "-m", f"experiments.{name}", "--config", str(before / "config.yaml")]
-    done = subprocess.run(
-        [*command, f"out={again}", "overwrite=false"], capture_output=True, text=True, check=False
-    )
+    command += [f"out={again}", "overwrite=false"]
+    command += [] if threads is None else [f"threads={threads}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise InterpError(f"{before}: run again, it ended with code {done.returncode}: {last[0]}")
+        refused = done.returncode == REFUSED  # else its log, which the last line names, is kept
+        raise (InterpError if refused else IncompleteError)(
+            f"{before}: run again, it ended with code {done.returncode}: {last[0]}"
+        )
 
 
 if __name__ == "__main__":

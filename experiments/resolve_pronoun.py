@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.command_line.launch import launch, progress
 from experiments.steps.common import draw, load, write_tables
-from experiments.steps.effects import record_task, swept
+from experiments.steps.effects import prompts_of, record_task, swept
+from experiments.steps.evidence import say_too_few
 from interp.errors import InterpError
 from interp.lesson.config import PublishedSet
 from interp.lesson.config import ResolvePronounConfig as Config
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from interp.inputs.tasks import Task
     from interp.models.model import Model
 
-RESUMES = True
 PATCHES: dict[str, tuple[Any, Any]] = {
     "heads": ("z", "together"),
     "places": ("z", "places"),
@@ -49,36 +49,35 @@ def run(config: Config, folder: RunFolder) -> None:
 
 def resolve(config: Config, folder: RunFolder) -> None:
     """Prefer, look, patch, save, say, draw."""
+    from interp.attention.door import check_serves
     from interp.interventions.patching import patch
     from interp.lesson import pronouns
     from interp.lesson.pronouns_figure import pronouns as figure
     from interp.results import summaries, tables
 
     model = load(config, folder)
+    check_serves(model.hf_model)  # what can't be patched is refused before anything is said
     task, control = make_tasks(config, model)
     task = pronouns.with_places(model, task)
     record_task(task, folder)
+    patched = replace(task, examples=task.examples[: 2 * config.n_patched])
+    say_few_frames(config, len({example.template for example in task.examples}))
+    say_too_few(config, folder, prompts_of(patched), model.n_layers * model.n_heads, sides=2)
     preferred = pronouns.preferences(model, task, control=control, bos=config.bos)
     written = {"per_prompt.parquet": preferred, "table.csv": summarise(config, preferred)}
-    looked = pronouns.looks(
-        model, task, engine=config.engine, confidence=config.confidence, seed=config.seed
-    )
+    interval: dict[str, Any] = {"confidence": config.confidence, "seed": config.seed}
+    tested = interval | {"correction": config.correction}
+    looked = pronouns.looks(model, task, engine=config.engine, **tested)
     written["looks.csv"] = looked
-    patched = replace(task, examples=task.examples[: 2 * config.n_patched])
     for name, (site, positions) in PATCHES.items():
         patching = partial(patch, site=site, positions=positions)
         rows, difference = swept(config, folder, model, patched, patching, name)
         folder.record(**{f"largest_difference_from_plain_passes_{name}": difference})
         written[f"{name}_per_prompt.parquet"] = rows
-        written[f"{name}.csv"] = summaries.summarise_effects(
-            rows, confidence=config.confidence, seed=config.seed
-        )
+        written[f"{name}.csv"] = summaries.summarise_effects(rows, **tested)
     write_tables(folder, written)
     agreement = pronouns.looks_beside_patches(
-        looked,
-        written["heads_per_prompt.parquet"],
-        confidence=config.confidence,
-        seed=config.seed,
+        looked, written["heads_per_prompt.parquet"], **interval
     )
     folder.record(looks_beside_patches=agreement)
     say_preferences(config, written["table.csv"])
@@ -118,6 +117,7 @@ def prefer_published(config: Config, source: PublishedSet, folder: RunFolder) ->
     said = f"{name}: {len(chosen)} of {n_rows} sentences scored, {skipped.total()} skipped{why}"
     if not chosen:
         raise InterpError(f"{said}: nothing is left for {model.name}")
+    say_few_frames(config, len({choice.group for choice in chosen}))
     with progress(4 * len(chosen), "candidates") as advance:
         readings = partial_scores.partial_preferences(model, chosen, config.bos, progress=advance)
     preferred = partial_scores.preference_rows(model, name, chosen, readings)
@@ -171,6 +171,22 @@ def summarise(config: Config, preferred: pd.DataFrame) -> pd.DataFrame:
 # --- what is printed -----------------------------------------------------------------------------
 
 
+def say_few_frames(config: Config, n_frames: int) -> None:
+    """Print, before anything is measured, that so few frames can tell nothing from chance; refuse one."""
+    from interp.lesson.pronouns import check_frames
+    from interp.results.stats import Family, smallest_p
+
+    check_frames(n_frames)
+    smallest, needed = smallest_p(n_frames, sides=2), Family(1, 2).prompts_needed(config.level)
+    if smallest >= config.level:
+        cure = "no number of frames is enough" if needed is None else f"take {needed} or more"
+        print(
+            f"note: with {n_frames} frames no p is below {smallest:.2g}, so nothing can be told from chance "
+            f"(p < {config.level:g}): {cure}",
+            flush=True,
+        )
+
+
 def say_preferences(config: Config, summary: pd.DataFrame) -> None:
     """Print each reading's preference and accuracy, and what a reader must know beside."""
     from interp.results import stats, tables
@@ -181,13 +197,8 @@ def say_preferences(config: Config, summary: pd.DataFrame) -> None:
     )
     said = ["chance", "both_right_low", "both_right_high", "n_frames", "n_prompts"]
     print(tables.as_text(summary.drop(columns=said)))
-    smallest = min(1.0, 2 * stats.smallest_p(int(one.n_frames)))
-    if smallest >= config.level:
-        print(
-            f"note: with {one.n_frames} frames no p is below {smallest:.2g}, so nothing can be told from "
-            "chance: take more"
-        )
-    elif (summary[summary.reading == "question"].verdict == "at chance").any():
+    enough = stats.smallest_p(int(one.n_frames), sides=2) < config.level
+    if enough and (summary[summary.reading == "question"].verdict == "at chance").any():
         print(
             "note: the answers to the question are at chance, so that patches have no answer to bring back"
         )

@@ -8,11 +8,10 @@ layer at a time: how sharp do its heads get, and what does the loss say? Beside 
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.command_line.launch import launch, progress
-from experiments.steps.common import draw, load, make_prompts
+from experiments.steps.common import draw, load, make_prompts, write_tables
 from interp.lesson.config import ScoreScalingConfig as Config
 from interp.runs.run_folder import RunFolder
 
@@ -27,8 +26,6 @@ def run(config: Config, folder: RunFolder) -> None:
     from interp.lesson.scaling import softmax_of_random
     from interp.results import tables
 
-    model = load(config, folder)
-    prompts = make_prompts(config, model, folder)
     random = softmax_of_random(
         config.d_k,
         n_keys=config.n_keys,
@@ -36,6 +33,8 @@ def run(config: Config, folder: RunFolder) -> None:
         confidence=config.confidence,
         seed=config.seed,
     )
+    model = load(config, folder)
+    prompts = make_prompts(config, model, folder)
     n_passes = len(SCALINGS) + model.n_layers * config.by_layer
     with progress(n_passes * len(prompts), "prompts") as advance:
         heads, losses = rescale(
@@ -47,8 +46,7 @@ def run(config: Config, folder: RunFolder) -> None:
             seed=config.seed,
             progress=advance,
         )
-    for name, table in (("table", random), ("heads", heads), ("losses", losses)):
-        folder.write(f"{name}.csv", partial(tables.write, table))
+    write_tables(folder, {"table.csv": random, "heads.csv": heads, "losses.csv": losses})
     say(random, heads, losses)
     sys.stdout.flush()
     saved = [tables.read(folder.path(f"{name}.csv")) for name in ("table", "heads", "losses")]

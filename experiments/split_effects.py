@@ -16,8 +16,6 @@ from experiments.steps.evidence import save_stability, say_too_few
 from interp.config.effects import SplitEffectsConfig as Config
 from interp.runs.run_folder import RunFolder
 
-RESUMES = True
-
 
 def run(config: Config, folder: RunFolder) -> None:
     """Measure, save, say, draw."""

@@ -16,8 +16,6 @@ from experiments.steps.common import draw, set_threads
 from interp.config.training import TrainDefaultModelConfig as Config
 from interp.runs.run_folder import RunFolder
 
-RESUMES = True
-
 
 def run(config: Config, folder: RunFolder) -> None:
     """Train, save, and compare with the model that is shipped."""

@@ -16,8 +16,7 @@ from experiments.steps.effects import counts, make_task, prompts_of, record_task
 from experiments.steps.evidence import say_too_few
 from interp.config.effects import WeightVsInfluenceConfig as Config
 from interp.runs.run_folder import RunFolder
-
-RESUMES = True
+from interp.words import counted
 
 
 def run(config: Config, folder: RunFolder) -> None:
@@ -61,7 +60,7 @@ def run(config: Config, folder: RunFolder) -> None:
         f"{per_prompt.corrupted.mean():.3f}; {counts(one)}"
     )
     for quadrant in QUADRANTS:
-        print(f"  {(summary.quadrant == quadrant).sum():>4} heads: {quadrant}")
+        print(f"  {counted((summary.quadrant == quadrant).sum(), 'head'):>9}: {quadrant}")
     judge = f"total_{config.judged_by}"
     print(tables.as_text(short(summary, judge).head(config.top)))
     print("\nrank agreement over all heads, and the effect of the heads of most weight:")

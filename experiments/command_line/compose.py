@@ -115,8 +115,10 @@ def _from_arguments(arguments: Iterable[str], config: type[BaseModel]) -> list[A
 
 def _value(argument: str, text: str, key: Key | None) -> Any:
     """Text is taken as it is written; anything else is read by Hydra's grammar."""
+    if key is not None and key.textual and key.optional and text == "null":
+        return None
     if key is not None and key.textual == "one":
-        return None if key.optional and text == "null" else _unquoted(text)
+        return _unquoted(text)
     if key is not None and key.textual == "many" and not text.startswith("["):
         return [_unquoted(text)]
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -137,10 +139,9 @@ def _value(argument: str, text: str, key: Key | None) -> Any:
 
 
 def _unquoted(text: str) -> str:
-    quote = text[:1]
-    if quote in ("'", '"') and len(text) > 1 and text.endswith(quote) and text.count(quote) == 2:
-        return text[1:-1]
-    return text
+    """What is in quotes, if all of it is: 'it\\'s' says it's."""
+    quoted = re.fullmatch(r"""(['"])((?:\\.|(?!\1).)*)\1""", text, re.DOTALL)
+    return text if quoted is None else quoted[2].replace("\\" + quoted[1], quoted[1])
 
 
 def _choose(

@@ -94,8 +94,16 @@ def _explain_one(
     if problem["type"] == "union_tag_invalid":
         value = value["kind"]
     shown = json.dumps(_plain(value), ensure_ascii=False)
-    hint = f"; write [{value}]" if problem["type"] == "tuple_type" else _hint(value, keys[path])
-    return f"{source}: {path} = {shown}: expected {keys[path].words}{hint}"
+    words = keys[path].words
+    if problem["type"] == "tuple_type" and value is not None:
+        inside = sum(isinstance(part, int) for part in problem["loc"])
+        depth = max(1, len(re.findall(r"\blists?\b", words)) - inside)
+        hint = f"; write {'[' * depth}{value}{']' * depth}"
+    elif problem["type"] == "too_short" and value:
+        hint = f", {problem['ctx']['min_length']} or more of them"
+    else:
+        hint = _hint(value, keys[path])
+    return f"{source}: {path} = {shown}: expected {words}{hint}"
 
 
 def _path(location: Iterable[int | str], keys: Mapping[str, Key]) -> str:

@@ -35,7 +35,7 @@ def help_text(name: str, docstring: str, config: type[BaseModel]) -> str:
         "",
         "  FILE.yaml holds lines of `key: value`; what the command line says wins.",
         "  --multirun takes several values of a key, `seed=0,1,2`: a run for each, and one joined table.",
-        f"  e.g. python -m experiments.{name} {_example(keys)}",
+        f"  e.g. python -m experiments.{name} {_example(keys, kinds)}",
         "",
         "keys of this experiment",
         *_lines(
@@ -55,8 +55,10 @@ def help_text(name: str, docstring: str, config: type[BaseModel]) -> str:
     return "\n".join(lines)
 
 
-def _example(keys: dict[str, Key]) -> str:
+def _example(keys: dict[str, Key], kinds: dict[str, str]) -> str:
     needed = [key for key in keys.values() if key.default is None]
+    # Only the default model knows the little world: another model needs something else.
+    needed += [keys[section] for section, kind in kinds.items() if kind == "little_world"]
     # Training experiments make their model: another one would be refused.
     own = "until" if "until" in keys else "model" if "model" in keys else "out"
     return " ".join(f"{key.path}={key.examples[0]}" for key in [*needed, keys[own]])

@@ -4,10 +4,10 @@
     interp find_sinks --config my.yaml seed=1
     interp find_heads --multirun model=default,gpt2 seed=0,1,2
 
-An experiment is a module with a docstring, `Config` (a model of interp.config), `run(config, folder)`
-and, if it can go on where it was stopped, `RESUMES = True`; `POSITIONAL = "key"` lets that key's value
-stand by itself. One that writes a file and no run has `WRITES`, the file's ending, and `MARK`, the text by
-which it knows its own, and is given the file's path in place of the folder. The last line is
+An experiment is a module with a docstring, `Config` (a model of interp.config) and `run(config, folder)`,
+which is given the same folder again when a run that was stopped goes on; `POSITIONAL = "key"` lets that
+key's value stand by itself. One that writes a file and no run has `WRITES`, the file's ending, and `MARK`,
+the text by which it knows its own, and is given the file's path in place of the folder. The last line is
 `sys.exit(launch("NAME"))`. Results go to standard output, everything else to standard error or to log.txt
 in the run folder.
 
@@ -152,9 +152,8 @@ def one_run(
     from experiments.steps.paper import write_for_paper
     from interp.runs.run_folder import open_run
 
-    resume = getattr(module, "RESUMES", False)
     with open_run(
-        config.out, name, config, overwrite=overwrite, resume=resume, command=command
+        config.out, name, config, overwrite=overwrite, resume=True, command=command
     ) as folder:
         code: int | None = module.run(config, folder)
         write_for_paper(folder, config)

@@ -218,10 +218,8 @@ def _run(name: str, module: ModuleType, folder: RunFolder, job: Job) -> None:
         print("done before")
         return
     config = job.config.model_copy(update={"out": str(root)})
-    # What a run that can't go on left behind is of this very command, and made anew.
-    anew = root.exists() and not getattr(module, "RESUMES", False)
     command = ["python", "-m", f"experiments.{name}", "--config", f"{root}/config.yaml"]
-    one_run(name, module, config, overwrite=anew, command=command)
+    one_run(name, module, config, overwrite=False, command=command)
 
 
 def _is_done(root: Path, config: BaseModel) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from experiments.command_line.launch import progress
 from experiments.steps.common import draw, keeping, load
 from experiments.steps.evidence import save_stability, say_too_few
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,8 +78,13 @@ def save(config: EffectConfig, folder: RunFolder, per_prompt: pd.DataFrame) -> p
     )
     folder.write("per_prompt.parquet", lambda path: tables.write(per_prompt, path))
     folder.write("table.csv", lambda path: tables.write(summary, path))
-    edits = sorted(summary.edit.unique())
-    measured = {"edits": edits, "metric": summary.metric.iloc[0], "n_rows": len(summary)}
+    measured = {
+        "edits": sorted(summary.edit.unique()),
+        "sites": sorted(summary.site.unique()) if "site" in summary else [],
+        "estimated": bool(summary.edit.str.contains("attribution").all()),
+        "metric": summary.metric.iloc[0],
+        "n_rows": len(summary),
+    }
     folder.record(measured={"kind": "effects"} | measured)
     return summary
 
@@ -138,8 +144,7 @@ def record_task(task: Task, folder: RunFolder) -> None:
 
 def counts(one: Any) -> str:
     """How many prompts and templates a row rests on, in words."""
-    said = ((one.n_prompts, "prompt"), (one.n_templates, "template"))
-    return " of ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in said)
+    return f"{counted(one.n_prompts, 'prompt')} of {counted(one.n_templates, 'template')}"
 
 
 def say(config: EffectConfig, summary: pd.DataFrame, what: str) -> None:

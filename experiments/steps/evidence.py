@@ -7,11 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from experiments.steps.common import draw
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from interp.inputs.prompts import Prompt
+    from interp.results.stats import Family
     from interp.runs.run_folder import RunFolder
 
 
@@ -44,22 +46,35 @@ def say_too_few(
         n_tests: over which false discoveries are held together.
         sides: of each.
     """
-    from interp.results.stats import Family, smallest_p
+    from interp.results.stats import Family
 
-    family = Family(n_tests, sides, config.correction)
+    say_too_few_for(Family(n_tests, sides, config.correction), folder, prompts)
+
+
+def say_too_few_for(
+    family: Family, folder: RunFolder, prompts: Sequence[Prompt], level: float | None = None
+) -> None:
+    """The same for a family of tests.
+
+    Args:
+        level: of false discoveries; None: the usual one.
+    """
+    from interp.results.stats import LEVEL, smallest_p
+
+    level = LEVEL if level is None else level
     n = len({prompt.group for prompt in prompts})
     folder.record(
         tests={
             "n_observations": n,
-            "n_tests": n_tests,
-            "sides": sides,
-            "correction": config.correction,
-            "smallest_p": smallest_p(n, sides=sides),
+            "n_tests": family.count,
+            "sides": family.sides,
+            "correction": family.correction,
+            "smallest_p": smallest_p(n, sides=family.sides),
             "smallest_q": family.smallest_q(n),
-            "observations_needed": family.prompts_needed(),
+            "observations_needed": family.prompts_needed(level),
         }
     )
-    few = family.too_few(n, "prompt" if n == len(prompts) else "template")
+    few = family.too_few(n, "prompt" if n == len(prompts) else "template", level)
     if few is not None:
         folder.log.warning("%s", few)
         print(f"note: {few}", flush=True)
@@ -73,10 +88,15 @@ def save_stability(config: Interval, folder: RunFolder, per_prompt: pd.DataFrame
 
     card = stability(per_prompt, confidence=config.confidence, seed=config.seed)
     folder.write("stability.csv", partial(tables.write, card))
-    unit = "templates" if "template" in per_prompt else "prompts"
+    unit = "template" if "template" in per_prompt else "prompt"
+    whole = counted(card.n_total.max(), unit)
     print(
-        f"\nstability: rank agreement of two halves of {card.n_total.max()} {unit} (range of splits), and "
-        f"how many give {ENOUGH:.0%} of the top k of all"
+        f"\nstability: rank agreement of two halves of {whole} (range of splits), and how many give "
+        f"{ENOUGH:.0%} of the top k of all"
     )
-    print(tables.as_text(summary_card(card)))
+    undefined = card[card.agreement.isna()]
+    if card.agreement.notna().any():
+        print(tables.as_text(summary_card(card)))
+    for reason, rows in undefined.groupby("undefined_reason", sort=False):
+        print(f"  undefined for {', '.join(rows.ranking)}: {reason}")
     draw(folder, "stability", stability_card(tables.read(folder.path("stability.csv")), unit))

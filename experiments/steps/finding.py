@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from experiments.command_line.launch import progress
 from experiments.steps.common import draw, keeping, load, make_prompts, write_tables
 from experiments.steps.evidence import save_stability, say_too_few
+from interp.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +89,7 @@ def say(config: FindConfig, summary: pd.DataFrame) -> None:
     from interp.results import tables
 
     for role, rows in summary.groupby("role", sort=False):
-        print(f"\n{role}: {len(rows)} heads")
+        print(f"\n{role}: {counted(len(rows), 'head')}")
         defined = rows[rows.mass.notna()]
         if defined.empty:
             print(f"  undefined: {rows.undefined_reason.iloc[0]}")

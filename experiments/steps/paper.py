@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from experiments.command_line.listing import experiments
 from interp.errors import InterpError
 from interp.runs.methods import methods
 from interp.runs.run_folder import RunFolder
@@ -12,7 +13,9 @@ from interp.runs.run_folder import RunFolder
 
 def write_for_paper(folder: RunFolder, config: Any) -> None:
     """Write both beside the run's other files; no table.tex where there is no table.csv."""
-    folder.write("methods.txt", methods(folder.manifest) + "\n")
+    asked, mark, _ = experiments().get(folder.name, "").partition("?")
+    question = asked + mark
+    folder.write("methods.txt", methods(folder.manifest, question) + "\n")
     if not folder.path("table.csv").exists():
         return
     from interp.results import tables

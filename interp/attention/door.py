@@ -42,17 +42,22 @@ Look = Callable[[int, Pattern, Tensor], None]
 
 @runtime_checkable
 class Touch(Protocol):
-    """Somebody who changes what passes through the door; new tensors, never in place."""
+    """Somebody who changes what passes through the door; new tensors, never in place.
+
+    A subclass that changes one side only inherits the other, which lets pass what comes.
+    """
 
     def inputs(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: IndexMask
     ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
         """Query (batch, head, query, d_head), key and value (batch, kv_head, key, d), mask to go on with."""
+        return query, key, value, mask
 
     def output(
         self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
     ) -> tuple[Pattern, Tensor]:
         """z (batch, head, query, d_value) to go on with, and the pattern that made it, if one looks."""
+        return pattern, z
 
 
 @dataclass
@@ -85,6 +90,14 @@ def serves(hf_model: PreTrainedModel) -> bool:
     return bool(hf_model._can_set_attn_implementation())
 
 
+def check_serves(hf_model: PreTrainedModel) -> None:
+    """Refuse an architecture that bypasses it."""
+    if not serves(hf_model):
+        raise InterpError(
+            f"{type(hf_model).__name__} does not take its attention from transformers' interface"
+        )
+
+
 @contextmanager
 def open_door(
     hf_model: PreTrainedModel,
@@ -106,10 +119,7 @@ def open_door(
             "this model is being edited or recorded already, and what the outer block does would be passed "
             "over: put all edits into one `edited(...)`, and look at patterns with its `look`"
         )
-    if not serves(hf_model):
-        raise InterpError(
-            f"{type(hf_model).__name__} does not take its attention from transformers' interface"
-        )
+    check_serves(hf_model)
     visit = Visit(look, touch, engine, hf_model)
     token = _VISIT.set(visit)
     try:

@@ -27,6 +27,7 @@ from torch import Tensor
 from interp.attention.kernels import softcapped
 from interp.attention.masks import KEY_TILE, QUERY_TILE, IndexMask
 from interp.errors import InterpError
+from interp.words import counted
 
 # Gathered pairs are (pair, head, d_head) floats: a bound on how many are held at once.
 PAIR_CHUNK = 16_384
@@ -145,8 +146,8 @@ class AttentionPattern(Pattern):
 
     def __repr__(self) -> str:
         return (
-            f"AttentionPattern({self.mask.batch} prompts, {self.n_heads} heads on {self.key.shape[1]}, "
-            f"{self.mask.n_queries} queries, {self.mask.n_keys} keys, {self.path})"
+            f"AttentionPattern({counted(self.mask.batch, 'prompt')}, {self.n_heads} heads on "
+            f"{self.key.shape[1]}, {self.mask.n_queries} queries, {self.mask.n_keys} keys, {self.path})"
         )
 
     @property

@@ -45,6 +45,7 @@ from interp.interventions.effects import (
 )
 from interp.models.model import Model
 from interp.results.tables import HEAD_RANKING, HEAD_SETS_PER_PROMPT
+from interp.words import counted
 
 MeanWithin = Literal["length", "template"]
 NO_HEADS = "no heads"
@@ -246,7 +247,7 @@ def halves(task: Task, seed: int = 0) -> tuple[Task, Task]:
     templates = list(dict.fromkeys(e.template or e.prompt.name for e in task.examples))
     if len(templates) < 2:
         raise InterpError(
-            f"task {task.name}: all {len(task.examples)} prompts are of one template; to choose heads on "
+            f"task {task.name}: one template ({counted(len(task.examples), 'prompt')}); to choose heads on "
             "some prompts and test them on others takes two or more: take more prompts, or ranking=FILE"
         )
     order = np.random.default_rng([seed, 6]).permutation(len(templates))

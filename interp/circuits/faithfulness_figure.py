@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from interp.results.figures import COLORS, STYLE, Drawing
+from interp.words import counted
 
 KEPT = (
     ("faithfulness", "ci", "random", "only these heads kept"),
@@ -49,7 +50,7 @@ def growing_and_named(table: pd.DataFrame, areas: pd.DataFrame) -> Figure:
         title = (
             f"{Path(one.model).name}, {one.task.replace('_', ' ')}, {one.edit} ablation: "
             f"{one.metric.replace('_', ' ')} {one.all_heads:.2f} with all heads, {one.no_heads:.2f} with "
-            f"none; {worth}; {one.n_prompts} prompts; bands: intervals, range of random sets"
+            f"none; {worth}; {counted(one.n_prompts, 'prompt')}; bands: intervals, range of random sets"
         )
         figure.suptitle(textwrap.fill(title, 96), size=9, parse_math=False)
     return figure

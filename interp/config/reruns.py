@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt, model_validator
 
-from interp.config.common import AnyRun, Heads, Listed, Named, NonEmpty
+from interp.config.common import Heads, Listed, Named, NonEmpty, Strict
 
 
-class ReproduceConfig(AnyRun):
-    """Keys of `reproduce`."""
+class ReproduceConfig(Strict):
+    """Keys of `reproduce`; whatever else there is to set, the run has set."""
 
     run: NonEmpty = Field(description="The run folder to run again.", examples=["runs/first"])
     out: NonEmpty | None = Field(
@@ -20,6 +20,10 @@ class ReproduceConfig(AnyRun):
         examples=["runs/first_again"],
         json_schema_extra={"also": ["output", "to", "folder"]},
     )
+    overwrite: bool = Field(default=False, description="Replace the run that is in `out` already.")
+    threads: PositiveInt | None = Field(
+        default=None, description="CPU threads of the second run; null: those of the first."
+    )
     atol: float = Field(
         default=1e-4, ge=0, description="Tolerance of a number: atol + rtol × what it was."
     )
@@ -28,9 +32,12 @@ class ReproduceConfig(AnyRun):
     )
 
 
-class ReportConfig(AnyRun):
+class ReportConfig(Strict):
     """Keys of `report`."""
 
+    threads: PositiveInt | None = Field(
+        default=2, description="CPU threads of torch; null: as many as torch takes by itself."
+    )
     out: NonEmpty | None = Field(
         default=None,
         description="The page; null: runs/report/ and the time in UTC.",

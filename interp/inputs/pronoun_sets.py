@@ -115,7 +115,7 @@ def file_rows(path: str) -> list[Row]:
 def _json(text: str, place: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InterpError(f"{place}: is no JSON: {error}") from error
 
 
@@ -189,7 +189,7 @@ def _winograd(row: Row) -> Parts | str:
     if isinstance(options, str):
         try:
             options = json.loads(options)
-        except ValueError:
+        except (ValueError, RecursionError):
             options = None
     if not isinstance(options, list):
         return "options that are no list"

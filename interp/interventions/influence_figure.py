@@ -16,15 +16,21 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.path import Path as Line
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from interp.results.figures import COLORS, STYLE, Drawing, with_unit
 from interp.results.influence_tables import QUADRANTS
+from interp.words import counted
 
 NAMED = 8
-# Where a name may stand, in points from its dot: near it, above or below, right or left; then farther.
-CORNERS = [(side * x, y) for x in (3, 22, 41, 60) for y in (3, -9, 13, -19) for side in (1, -1)]
+# Where a name (16 × 7) may stand, in points from its dot: above or below, right or left, the nearest first.
+UP_AND_DOWN = (3, -9, 13, -19, 29, -35, 45, -51)
+CORNERS = sorted(
+    ((side * x, y) for x in (3, 22, 41, 60) for y in UP_AND_DOWN for side in (1, -1)),
+    key=lambda corner: np.hypot(abs(corner[0]) + 8, corner[1] + 3.5),
+)
 THREAD = {"arrowstyle": "-", "linewidth": 0.4, "color": "0.6", "shrinkA": 0, "shrinkB": 2}
 
 
@@ -43,8 +49,9 @@ def weight_and_influence(table: pd.DataFrame, agreement: pd.DataFrame, judge: st
         _scatter(left, table, judge)
         one = table.iloc[0]
         title = (
-            f"{Path(one.model).name}, {one.task.replace('_', ' ')}: {one.n_prompts} prompts of "
-            f"{one.n_templates} templates, {len(table)} heads; effects on {one.metric.replace('_', ' ')}"
+            f"{Path(one.model).name}, {one.task.replace('_', ' ')}: {counted(one.n_prompts, 'prompt')} of "
+            f"{counted(one.n_templates, 'template')}, {counted(len(table), 'head')}; effects on "
+            f"{one.metric.replace('_', ' ')}"
         )
         figure.suptitle(textwrap.fill(title, 110), size=9, parse_math=False)
     return figure
@@ -85,7 +92,7 @@ def direct_and_total(table: pd.DataFrame) -> Figure:
         how = one.edit.split()[0]
         title = (
             f"{Path(one.model).name}: {how} ablation of each head, {one.task.replace('_', ' ')}, "
-            f"{one.n_prompts} prompts; dashed: total = direct"
+            f"{counted(one.n_prompts, 'prompt')}; dashed: total = direct"
         )
         figure.suptitle(textwrap.fill(title, 66), size=9, parse_math=False)
         largest = total.effect.abs().nlargest(NAMED).index
@@ -136,7 +143,8 @@ def _scatter(axis: Axes, table: pd.DataFrame, judge: str) -> None:
 
 
 def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """A name beside each point, at the first of its corners within the axes that covers no name and no dot.
+    """A name beside each point, at the first of its corners within the axes that covers no name and no dot,
+    and whose thread to its dot runs across none; where there is no such corner, at the least bad.
 
     To be called when all else is drawn, so that the axes have their size.
     """
@@ -145,13 +153,18 @@ def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
         engine.execute(figure)
     room = axis.get_window_extent()
     dots = [
-        Bbox.from_bounds(x - 3, y - 3, 6, 6)
+        Bbox([place - radius, place + radius])
         for line in axis.lines
         if line.get_marker() == "o"
-        for x, y in axis.transData.transform(line.get_xydata())
+        for radius in [line.get_markersize() / 2 * axis.figure.dpi / 72]
+        for place in axis.transData.transform(line.get_xydata())
     ]
     taken: list[Bbox] = []
+    threads: list[Line] = []
     for text, x, y in points:
+        here = axis.transData.transform((x, y))
+        others = [dot for dot in dots if not dot.contains(*here)]
+        tries = []
         for corner in CORNERS:
             label = axis.annotate(
                 text,
@@ -165,12 +178,21 @@ def _name(axis: Axes, points: Sequence[tuple[str, float, float]]) -> None:
             )
             label.get_window_extent()  # puts it in its place
             box = Text.get_window_extent(label)  # of the name alone, without the thread
-            inside = room.containsx(box.x0) and room.containsx(box.x1)
-            free = not any(box.overlaps(other) for other in (*taken, *dots))
-            if (inside and free) or corner == CORNERS[-1]:
-                break
+            thread = Line([here, box.corners().mean(axis=0)])
+            faults = (
+                not all(room.contains(*edge) for edge in box.corners()),
+                any(box.overlaps(other) for other in (*taken, *dots)),
+                any(thread.intersects_bbox(o, filled=False) for o in (*taken, *others))
+                or any(earlier.intersects_bbox(box, filled=False) for earlier in threads),
+            )
             label.remove()
+            tries.append((faults, label, box, thread))
+            if not any(faults):
+                break
+        _, label, box, thread = min(tries, key=lambda one: one[0])
+        axis.add_artist(label)
         taken.append(box)
+        threads.append(thread)
 
 
 def _matrix(axis: Axes, agreement: pd.DataFrame) -> None:

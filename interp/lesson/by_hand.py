@@ -89,7 +89,8 @@ def matrix(name: str, rows: Rows) -> Float[Tensor, "row column"]:
     """
     widths = [len(row) for row in rows]
     if not widths or not widths[0]:
-        raise InterpError(f"{name}: {list(rows)}: expected rows of at least one number")
+        there = "row 0 is empty" if widths else "there is no row"
+        raise InterpError(f"{name}: {there}; expected rows of at least one number")
     for i, width in enumerate(widths):
         if width != widths[0]:
             raise InterpError(

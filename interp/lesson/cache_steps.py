@@ -69,7 +69,7 @@ def stepped_losses(
     if not takes_positions(model):
         raise InterpError(
             f"{model.architecture} can't be told at which positions its tokens stand, so a cache that lost "
-            "some can't go on; use the masked pass (positions kept)"
+            "some can't go on; use the masked pass alone (positions=[kept] n_checked=0)"
         )
     turn = turning(model) if positions == "reindexed" else None
     ids = torch.tensor([prompt.ids for prompt in prompts], device=model.device)
@@ -206,7 +206,8 @@ def _check_cache(model: Model, cache: Any, budget: int) -> None:
         if keys is None or getattr(layer, "is_sliding", False) or keys.shape[2] != budget:
             raise InterpError(
                 f"{model.name}, layer {number}: its cache ({type(layer).__name__}) does not hold the keys of "
-                "all tokens, so there is nothing of ours to evict; use the masked pass (positions kept)"
+                "all tokens, so there is nothing of ours to evict; use the masked pass alone "
+                "(positions=[kept] n_checked=0)"
             )
 
 

@@ -13,7 +13,7 @@ Two claims, each with what would show that it is false:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attention.door import open_door
+from interp.attention.door import Touch, open_door
 from interp.attention.kernels import Engine
 from interp.attention.masks import IndexMask
-from interp.attention.pattern import AttentionPattern, Pattern
 from interp.editing.metrics import last_places
 from interp.errors import InterpError
 from interp.inputs.prompts import Prompt
+from interp.lesson.losses import id_batches, token_losses
 from interp.lesson.tables import CAUSAL_CUTS, CAUSAL_POSITIONS, CAUSAL_PREFIXES
 from interp.models.forward import logits_at
 from interp.models.model import Model
@@ -37,11 +37,9 @@ from interp.models.tokens import ordinary_ids
 from interp.results import stats
 
 MASKS = ("own", "none")
-# Numbers of a tensor of logits that are held at once.
-_LOGITS = 50_000_000
 
 
-class Unmasked:
+class Unmasked(Touch):
     """Takes the mask off at the door: every query sees every key, also those after it."""
 
     def inputs(
@@ -49,12 +47,6 @@ class Unmasked:
     ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
         """A mask that hides nothing."""
         return query, key, value, replace(mask, mask_function=_everything)
-
-    def output(
-        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
-    ) -> tuple[Pattern, Tensor]:
-        """As it comes."""
-        return pattern, z
 
 
 def _everything(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -93,20 +85,7 @@ def change_the_future(
     others = _other_tokens(model, prompts, seed)
     summaries, by_position = [], []
     for name in MASKS:
-        difference = np.zeros((n_cuts, n))
-        kl = np.zeros((n_cuts, len(prompts), n))
-        for members, ids in _batches(model, prompts):
-            before = _all_logits(model, ids, name, engine)
-            advance = len(ids)
-            for i, cut in enumerate(cuts):
-                changed = torch.cat([ids[:, : cut + 1], others[members, cut + 1 :]], dim=1)
-                after = _all_logits(model, changed, name, engine)
-                largest = (after - before).abs().amax((0, 2)).double().cpu().numpy()
-                difference[i] = np.maximum(difference[i], largest)
-                kl[i, members] = _kl(before, after)
-                advance += len(ids)
-            if progress is not None:
-                progress(advance)
+        difference, kl = _changes(model, prompts, others, cuts, name, engine, progress)
         for i, cut in enumerate(cuts):
             key: dict[str, Any] = {"model": model.name, "mask": name, "last_kept": cut}
             low, high = stats.bootstrap_interval(kl[i], confidence=confidence, seed=seed)
@@ -115,25 +94,43 @@ def change_the_future(
             by_position.append(table.assign(**key, n_prompts=len(prompts)))
             for side, places in (("kept", slice(0, cut + 1)), ("changed", slice(cut + 1, n))):
                 means = kl[i, :, places].mean(1, keepdims=True)
-                ends = stats.bootstrap_interval(means, confidence=confidence, seed=seed)
-                summaries.append(
-                    key
-                    | {
-                        "side": side,
-                        "difference": difference[i, places].max(),
-                        "kl": means.mean(),
-                        "ci_low": ends[0][0],
-                        "ci_high": ends[1][0],
-                        "n_positions": (places.stop - places.start) * len(prompts),
-                        "n_prompts": len(prompts),
-                    }
-                )
+                (low,), (high,) = stats.bootstrap_interval(means, confidence=confidence, seed=seed)
+                largest = difference[i, places].max()
+                row = {"side": side, "difference": largest, "kl": means.mean()}
+                n_positions = (places.stop - places.start) * len(prompts)
+                ends = {"ci_low": low, "ci_high": high, "n_positions": n_positions}
+                summaries.append(key | row | ends | {"n_prompts": len(prompts)})
+    whole = pd.concat(by_position, ignore_index=True)
     return (
         CAUSAL_CUTS.validate(pd.DataFrame(summaries)),
-        CAUSAL_POSITIONS.validate(
-            pd.concat(by_position, ignore_index=True)[list(CAUSAL_POSITIONS.columns)]
-        ),
+        CAUSAL_POSITIONS.validate(whole[list(CAUSAL_POSITIONS.columns)]),
     )
+
+
+def _changes(
+    model: Model,
+    prompts: Sequence[Prompt],
+    others: Int[Tensor, "prompt pos"],
+    cuts: Sequence[int],
+    mask: str,
+    engine: Engine,
+    progress: Callable[[int], None] | None,
+) -> tuple[Float[np.ndarray, "cut pos"], Float[np.ndarray, "cut prompt pos"]]:
+    """(largest difference of logits over the prompts, KL), with the tokens after each cut those of others."""
+    n = others.shape[1]
+    difference = np.zeros((len(cuts), n))
+    kl = np.zeros((len(cuts), len(prompts), n))
+    for members, ids in id_batches(model, prompts, held=2):
+        before = _all_logits(model, ids, mask, engine)
+        for i, cut in enumerate(cuts):
+            changed = torch.cat([ids[:, : cut + 1], others[members, cut + 1 :]], dim=1)
+            after = _all_logits(model, changed, mask, engine)
+            largest = (after - before).abs().amax((0, 2)).double().cpu().numpy()
+            difference[i] = np.maximum(difference[i], largest)
+            kl[i, members] = _kl(before, after)
+        if progress is not None:
+            progress(len(ids) * (1 + len(cuts)))
+    return difference, kl
 
 
 def one_pass_or_many(
@@ -157,7 +154,7 @@ def one_pass_or_many(
     """
     n = _only_length(prompts)
     tables = []
-    for members, ids in _batches(model, prompts):
+    for members, ids in id_batches(model, prompts):
         whole = _all_logits(model, ids, "own", engine)
         rounding = last_places(whole, model.dtype)
         for position in range(n):
@@ -168,7 +165,7 @@ def one_pass_or_many(
             together = whole[:, position]
             losses = [np.full(len(ids), np.nan)] * 2
             if position + 1 < n:
-                losses = [_losses(part, ids[:, position + 1]) for part in (together, alone)]
+                losses = [token_losses(part, ids[:, position + 1]) for part in (together, alone)]
             rows = {
                 "prompt": [prompt.name for prompt in prompts[members]],
                 "difference": (together - alone).abs().amax(-1).double().cpu().numpy(),
@@ -192,16 +189,6 @@ def _only_length(prompts: Sequence[Prompt]) -> int:
             "that positions can be compared; take prompts=text"
         )
     return lengths[0]
-
-
-def _batches(
-    model: Model, prompts: Sequence[Prompt]
-) -> Iterator[tuple[slice, Int[Tensor, "batch pos"]]]:
-    """Which prompts, and their ids: as many at a time as leave room for the logits of all positions."""
-    size = max(1, _LOGITS // (len(prompts[0].ids) * model.vocab_size))
-    for start in range(0, len(prompts), size):
-        members = slice(start, min(start + size, len(prompts)))
-        yield members, torch.tensor([p.ids for p in prompts[members]], device=model.device)
 
 
 def _all_logits(
@@ -232,8 +219,3 @@ def _kl(before: Tensor, after: Tensor) -> Float[np.ndarray, "batch pos"]:
         a, b = old.log_softmax(-1), new.log_softmax(-1)
         found.append((a.exp() * (a - b)).sum(-1).clamp(min=0))  # rounding can go below
     return torch.stack(found, 1).double().cpu().numpy()
-
-
-def _losses(logits: Tensor, tokens: Tensor) -> Float[np.ndarray, " batch"]:
-    losses = torch.nn.functional.cross_entropy(logits, tokens, reduction="none")
-    return losses.double().cpu().numpy()

@@ -1,6 +1,6 @@
 """What a run of the lesson is made of: one frozen, strict, documented model per experiment.
 
-As in interp/config.py; nothing here imports torch.
+As in interp/config/; nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 from interp.config.common import (
     AnyRun,
     BatchTokens,
+    Correction,
     Listed,
+    Named,
     NonEmpty,
     Prompts,
     RunConfig,
@@ -38,7 +40,7 @@ def _once(config: Strict, *keys: str) -> None:
 class AttentionByHandConfig(AnyRun):
     """Attention in a handful of numbers."""
 
-    tokens: Annotated[tuple[NonEmpty, ...], Listed] = Field(
+    tokens: Annotated[tuple[NonEmpty, ...], Named] = Field(
         default=("the", "cat", "sat"), min_length=1, description="The text of each key."
     )
     queries: Rows = Field(
@@ -148,22 +150,22 @@ class KvCacheSizeConfig(AnyRun):
         description="Aliases, Hugging Face ids, folders, .gguf or config.json files; no weights needed.",
         examples=["[gpt2,./my-model/config.json]", "[]"],
     )
-    n_layers: PositiveInt = Field(default=80, description="Layers of the model by hand.")
-    n_heads: PositiveInt = Field(default=64, description="Its query heads in a layer.")
-    d_head: PositiveInt = Field(default=128, description="Their width.")
+    n_layers: int = Field(default=80, ge=1, le=100_000, description="Layers of the model by hand.")
+    n_heads: int = Field(default=64, ge=1, le=1_000_000, description="Its query heads in a layer.")
+    d_head: int = Field(default=128, ge=1, le=1_000_000, description="Their width.")
     kv_heads: Annotated[tuple[PositiveInt, ...], Listed] = Field(
         default=(64, 8, 1),
         description="Its key-value heads in a layer, each number in turn: MHA, GQA, MQA.",
     )
-    context: PositiveInt | None = Field(
+    context: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
         default=None,
         description="Tokens of each user; null: 4096, or a model's own limit if that is less.",
     )
-    users: PositiveInt = Field(default=1, description="Users at the same time.")
+    users: int = Field(default=1, ge=1, le=1_000_000_000, description="Users at the same time.")
     bytes_per_value: float = Field(
-        default=2, gt=0, description="Bytes a number: 2 for bfloat16 and float16."
+        default=2, ge=0.125, le=16, description="Bytes a number: 2 for bfloat16 and float16."
     )
-    memory_gb: Annotated[float, Field(gt=0)] | None = Field(
+    memory_gb: Annotated[float, Field(gt=0, le=1_000_000_000)] | None = Field(
         default=None, description="Memory for caches, 10⁹ bytes; null: what is free here and now."
     )
     load: bool = Field(
@@ -226,6 +228,7 @@ class EvictCacheConfig(RunConfig):
         description="Texts on which the masked pass is held against a real cache, token by token; 0: none.",
     )
     confidence: float = level_over("texts")
+    correction: Correction = "bh"
 
     @model_validator(mode="after")
     def _fits(self) -> EvictCacheConfig:
@@ -247,8 +250,11 @@ class FindHypothesesConfig(RunConfig):
         "Made-up ones are drawn from its distances, so these must differ.",
         examples=["duplicate_token", "my_roles.py:two_back"],
     )
-    n_hypotheses: PositiveInt = Field(
-        default=20, description="Made-up hypotheses, and as many draws of the real one."
+    n_hypotheses: int = Field(
+        default=20,
+        ge=1,
+        le=1000,
+        description="Made-up hypotheses, and as many draws of the real one.",
     )
     level: float = Field(
         default=0.05,
@@ -337,6 +343,7 @@ class ResolvePronounConfig(RunConfig):
         default=LittleWorldSentences(),
         description="little_world: held-out stories of the default model's own world; frames: English "
         "sentences of this package, for other models; published: a set of your own, by partial scores only.",
+        examples=["frames"],
     )
     n_frames: int = Field(
         default=40,
@@ -354,6 +361,7 @@ class ResolvePronounConfig(RunConfig):
         default=0.05, gt=0, lt=1, description="Level of the test against chance, a share."
     )
     confidence: float = level_over("frames")
+    correction: Correction = "bh"
     top: PositiveInt = Field(default=6, description="Heads printed; the files hold all.")
     batch_tokens: BatchTokens = 4096
 

@@ -58,7 +58,7 @@ def measure_costs(
     """
     if min(lengths, default=0) < 2:
         raise InterpError(f"lengths={list(lengths)}: expected lengths of 2 tokens or more")
-    check_memory(max(lengths), n_heads)
+    check_memory(max(lengths), n_heads, d_head)
     rows = []
     for n in lengths:
         reference: np.ndarray | None = None
@@ -88,13 +88,17 @@ def measure_costs(
     return ATTENTION_COST.validate(pd.DataFrame(rows))
 
 
-def check_memory(length: int, n_heads: int) -> None:
-    """Refuse what eager attention would not have the memory for: scores, masked scores and weights."""
-    needed, there = 3 * 4 * n_heads * length**2, available_memory()
+def check_memory(length: int, n_heads: int, d_head: int) -> None:
+    """Refuse what eager attention would not have the memory for.
+
+    Scores, masked scores and weights, (query, key) each; query, key, value and output, (query, d_head) each.
+    """
+    needed, there = 4 * n_heads * length * (3 * length + 4 * d_head), available_memory()
     if there is not None and needed > there:
         raise InterpError(
-            f"length {length}: the weights of {n_heads} heads written out take about {needed / 1e9:.1f} GB, "
-            f"and {there / 1e9:.1f} GB are free; take shorter lengths or fewer heads"
+            f"length {length}: {n_heads} heads of width {d_head} with their weights written out take about "
+            f"{needed / 1e9:.1f} GB, and {there / 1e9:.1f} GB are free; take shorter lengths, fewer or "
+            "narrower heads"
         )
 
 

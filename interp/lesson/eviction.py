@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.attention.door import open_door
+from interp.attention.door import Touch, check_serves, open_door
 from interp.attention.kernels import Engine, attend
 from interp.attention.masks import IndexMask, MaskFunction
 from interp.attention.pattern import AttentionPattern, Pattern
@@ -95,9 +95,10 @@ def policies(
 
     Raises:
         InterpError: texts of several lengths, or so short that nothing leaves, or more pins than the
-            budget has room for.
+            budget has room for; an architecture that bypasses the door.
     """
     check_budget(prompts, budget, pins if choices else ())
+    check_serves(model.hf_model)
     most, n = max(pins, default=0), len(prompts)
     found = [Policy("oldest", torch.zeros(n, 0, dtype=torch.long, device=model.device))]
     for choice in choices if pins else ():
@@ -121,6 +122,10 @@ def check_budget(prompts: Sequence[Prompt], budget: int, pins: Sequence[int]) ->
             "budget means the same for each; take prompts=text"
         )
     (n,) = lengths
+    if n < 4:
+        raise InterpError(
+            f"texts of {n} tokens: expected 4 or more, so that something leaves before the last prediction"
+        )
     if not 1 <= budget < n - 2:  # the last token has lost something first, and predicts nothing
         raise InterpError(
             f"budget={budget}: expected 1 to {n - 3} for texts of {n} tokens, or nothing would leave before "
@@ -202,7 +207,7 @@ class Narrowing:
         return self._masks[id(mask)][1]
 
 
-class Evicting:
+class Evicting(Touch):
     """At the door: all heads see less."""
 
     def __init__(self, seen: MaskFunction) -> None:
@@ -214,14 +219,8 @@ class Evicting:
         """The narrower mask."""
         return query, key, value, self.narrowed(mask)
 
-    def output(
-        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
-    ) -> tuple[Pattern, Tensor]:
-        """As it comes."""
-        return pattern, z
 
-
-class WouldBe:
+class WouldBe(Touch):
     """At the door: the pass goes on as it is, and what each head would write if it saw less is kept.
 
     Attributes:
@@ -231,12 +230,6 @@ class WouldBe:
     def __init__(self, seen: MaskFunction) -> None:
         self.narrowed = Narrowing(seen)
         self.z: dict[int, Tensor] = {}
-
-    def inputs(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: IndexMask
-    ) -> tuple[Tensor, Tensor, Tensor, IndexMask]:
-        """As they come."""
-        return query, key, value, mask
 
     def output(
         self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool

@@ -84,14 +84,17 @@ def evict(
         name = {"policy": policy, "n_pinned": n_pinned, "positions": kind, "budget": budget}
         return Losses(name, values)
 
+    stepped = []  # first: it is here that a model may be refused
+    if "reindexed" in positions:
+        stepped = [
+            *stepped_losses(model, prompts, policies, budget, "reindexed", progress=progress)
+        ]
     found = [named("all", 0, "kept", masked_losses(model, prompts, None, budget, engine=engine))]
     for policy in policies if "kept" in positions else ():
         values = masked_losses(model, prompts, policy, budget, engine=engine, progress=progress)
         found.append(named(policy.name, policy.n_pinned, "kept", values))
-    if "reindexed" in positions:
-        stepped = stepped_losses(model, prompts, policies, budget, "reindexed", progress=progress)
-        for policy, values in zip(policies, stepped, strict=True):
-            found.append(named(policy.name, policy.n_pinned, "reindexed", values))
+    for policy, values in zip(policies, stepped, strict=False):
+        found.append(named(policy.name, policy.n_pinned, "reindexed", values))
     if recompute:
         values = recomputed_losses(model, prompts, budget, first_scored(prompts))
         found.append(named("oldest", 0, "recomputed", values))
@@ -144,9 +147,17 @@ def per_prompt(model: Model, prompts: Sequence[Prompt], losses: Sequence[Losses]
 
 
 def summarise_evictions(
-    rows: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
+    rows: pd.DataFrame,
+    *,
+    confidence: float = 0.95,
+    correction: stats.Correction = "bh",
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """Means over texts with intervals and tests, in the order in which they were measured."""
+    """Means over texts with intervals and tests, in the order in which they were measured.
+
+    Args:
+        correction: how q holds false discoveries over all ways of evicting.
+    """
     order = pd.MultiIndex.from_frame(rows[KEYS].drop_duplicates())
     loss, baseline = (
         rows.set_index([*KEYS, "prompt"])[name].unstack("prompt").reindex(order)
@@ -167,7 +178,7 @@ def summarise_evictions(
     p = stats.two_sided_p(effect.to_numpy().T, seed=seed)
     # A cache that keeps all is what the others are held against.
     table["p"] = np.where(table.policy == "all", np.nan, p)
-    table["q"] = stats.false_discovery_q(table["p"].to_numpy())
+    table["q"] = stats.false_discovery_q(table["p"].to_numpy(), correction)
     table["n_scored"] = rows.groupby(KEYS, sort=False).n_scored.sum().reindex(order).to_numpy()
     table["n_prompts"] = loss.notna().sum(axis=1).to_numpy()
     return EVICTION.validate(table[list(EVICTION.columns)])
@@ -250,9 +261,17 @@ def evict_by_head(
 
 
 def summarise_heads(
-    rows: pd.DataFrame, *, confidence: float = 0.95, seed: int = 0
+    rows: pd.DataFrame,
+    *,
+    confidence: float = 0.95,
+    correction: stats.Correction = "bh",
+    seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(a row a head, the costliest first; the rank correlation of sink mass and effect)."""
+    """(a row a head, the costliest first; the rank correlation of sink mass and effect).
+
+    Args:
+        correction: how q holds false discoveries over all heads.
+    """
     keys = ["model", "layer", "head"]
     wide = {
         name: rows.set_index([*keys, "prompt"])[name].unstack("prompt")
@@ -270,7 +289,7 @@ def summarise_heads(
         )
     table["baseline"] = values["baseline"].mean(0)
     table["p"] = stats.two_sided_p(values["effect"], seed=seed)
-    table["q"] = stats.false_discovery_q(table["p"].to_numpy())
+    table["q"] = stats.false_discovery_q(table["p"].to_numpy(), correction)
     table["n_prompts"] = len(values["effect"])
     table = table.sort_values("effect", ascending=False, kind="stable", ignore_index=True)
     found = stats.spearman_interval(

@@ -50,7 +50,10 @@ def evictions(
 
 
 def _along(axis: Axes, positions: pd.DataFrame, budget: int) -> None:
-    """One line a policy: the largest number of pins of each choice, positions kept; and recomputed."""
+    """One line a policy: the largest number of pins of each choice; and recomputed.
+
+    Positions kept, or reindexed where none are kept.
+    """
     keys = ["policy", "n_pinned", "positions"]
     lines = {}
     for _, rows in positions.groupby(keys, sort=False):
@@ -59,8 +62,10 @@ def _along(axis: Axes, positions: pd.DataFrame, budget: int) -> None:
         lines[name] = rows.set_index("position").loss
     whole = next(iter(lines.values()))
     shown: dict[tuple[str, str], tuple[str, int, str]] = {}
-    for name in lines:
-        if name[0] != "all" and name[2] != "reindexed":
+    evicting = [name for name in lines if name[0] != "all"]
+    placed = "kept" if any(name[2] == "kept" for name in evicting) else "reindexed"
+    for name in evicting:
+        if name[2] in (placed, "recomputed"):
             shown[name[0], name[2]] = name  # the last of a choice has most pins
     width = max(1, len(whole) // BLOCKS)
     for color, name in zip(COLORS, shown.values(), strict=False):
@@ -71,7 +76,8 @@ def _along(axis: Axes, positions: pd.DataFrame, budget: int) -> None:
         )
     axis.axhline(0, color="black", linewidth=0.8)
     axis.axvline(budget, color="0.5", linestyle=":", linewidth=0.9)
-    axis.set(xlabel="position in the text", ylabel=f"rise of the loss (nats; blocks of {width})")
+    axis.set(xlabel="position in the text (dotted: cache full)")
+    axis.set(ylabel=f"rise of the loss (nats; blocks of {width})")
     axis.legend(frameon=False, fontsize=8)
 
 
@@ -129,4 +135,4 @@ def _label(policy: str, n_pinned: int, positions: str = "kept") -> str:
         "random": f"{n_pinned} random pinned",
         "attended": f"{n_pinned} attended pinned",
     }[policy]
-    return words if positions == "kept" else positions
+    return {"kept": words, "reindexed": f"{words}, reindexed"}.get(positions, positions)

@@ -67,7 +67,10 @@ def _flops(axis: Axes, flops: pd.DataFrame) -> None:
     )
     labels = [f"{n} × {d}" for n, d in zip(flops.n_heads, flops.d_head, strict=True)]
     axis.set_xticks(x, labels, size=7)
-    axis.set(xlabel="heads × width of each", ylabel="counted MFLOPs", title="one layer's attention")
+    one = flops.iloc[0]
+    length = round((one.exponentials / one.n_heads) ** 0.5)
+    axis.set(xlabel="heads × width of each", ylabel="counted MFLOPs")
+    axis.set(title=f"one layer, {length:,} tokens")
     axis.set_ylim(0, 1.35 * flops.flops.max() / 1e6)
     axis.legend(frameon=False, fontsize=8, loc="upper left")
 
@@ -108,8 +111,10 @@ def scaling(random: pd.DataFrame, heads: pd.DataFrame, losses: pd.DataFrame) -> 
         axes[3].errorbar(
             range(len(losses)), losses.loss, yerr=_arms(losses, "loss"), fmt="none", ecolor="0.2"
         )
-        axes[3].set_xticks(range(len(losses)), names, size=7)
-        axes[3].set(xlabel="scaling of all layers; undone in one", ylabel="loss (nats a token)")
+        step = -(-len(losses) // 16)  # of a deep model not every layer has its number
+        ticks = [i for i in range(len(losses)) if i < 3 or (i - 3) % step == 0]
+        axes[3].set_xticks(ticks, [names[i] for i in ticks], size=7)
+        axes[3].set(xlabel="scaling of all layers; undone in layer", ylabel="loss (nats a token)")
         one = losses.iloc[0]
         figure.suptitle(
             f"left: random vectors, {random.n_keys.iloc[0]} keys; right: {Path(one.model).name}, "
@@ -228,8 +233,12 @@ def cost(costs: pd.DataFrame, exponents: pd.DataFrame) -> Figure:
                     name = "4·n²·d·H" if share == 1 else "half of it"
                     axis.plot(
                         first.length, share * first.formula / unit, "k", linestyle=style,
-                        linewidth=0.8, label=name,
+                        linewidth=0.8, label=name, zorder=3,
                     )  # fmt: skip
+                unseen = costs.groupby("way", sort=False).flops.apply(lambda one: one.isna().all())
+                if unseen.any():
+                    names = ", ".join(unseen[unseen].index)
+                    axis.plot([], [], " ", label=f"{names}: not counted")
             axis.set(xlabel="n (tokens)", ylabel=label, xscale="log", yscale="log")
             axis.set_xticks(costs.length.unique(), costs.length.unique())
             axis.minorticks_off()
@@ -276,4 +285,10 @@ def cache_sizes(sizes: pd.DataFrame, growth: pd.DataFrame) -> Figure:
         known = "" if np.isnan(memory) else f" in {memory / 1e9:.1f} GB"
         right.set(xlabel=f"users that fit{known}", xscale="symlog")
         right.margins(x=0.25)
+        one = sizes.iloc[0]
+        figure.suptitle(
+            f"{one.bytes_per_token / one.values_per_token:g} bytes a number; a × b × c: a layers of b query "
+            "heads of width c",
+            size=9,
+        )
     return figure

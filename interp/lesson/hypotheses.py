@@ -45,6 +45,7 @@ from interp.models.forward import batches, capture
 from interp.models.model import Model
 from interp.results import stats
 from interp.scoring.roles import Role
+from interp.words import counted
 
 KINDS = ("made-up", "real")
 TEST_KEYS = ["model", "kind", "hypothesis", "layer", "head"]
@@ -87,7 +88,7 @@ def draw_hypotheses(
     """
     if len(prompts) < 2 or n < 1:
         raise InterpError(
-            f"{len(prompts)} prompts, {n} hypotheses: expected at least 2 prompts and 1"
+            f"{counted(len(prompts), 'prompt')}, {n} hypotheses: expected at least 2 prompts and 1"
         )
     named = [role.pairs(prompt) for prompt in prompts]
     for prompt, pairs in zip(prompts, named, strict=True):

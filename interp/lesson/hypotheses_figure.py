@@ -18,13 +18,16 @@ from matplotlib.figure import Figure
 from interp.results.figures import COLORS, STYLE, Drawing
 
 
-def counts(summary: pd.DataFrame, tests: pd.DataFrame, *, level: float = 0.05) -> Figure:
+def counts(
+    summary: pd.DataFrame, tests: pd.DataFrame, *, level: float = 0.05, striking: float = 0.4
+) -> Figure:
     """Three panels; see the module.
 
     Args:
         summary: as ``tables.HYPOTHESES`` describes.
         tests: as ``tables.HYPOTHESIS_TESTS`` describes.
         level: drawn as a dotted line.
+        striking: the weight that counts on one map, said in the title.
     """
     names = list(summary.criterion.unique())
     with matplotlib.rc_context(STYLE):
@@ -56,7 +59,8 @@ def counts(summary: pd.DataFrame, tests: pd.DataFrame, *, level: float = 0.05) -
         one = summary.iloc[0]
         title = (
             f"{Path(one.model).name}: {one.n_hypotheses} hypotheses of each kind × {one.n_heads} heads, "
-            f"{one.n_prompts} prompts; bootstrap intervals over hypotheses; dotted: {level:g}, dashed: chance"
+            f"{one.n_prompts} prompts; one map: weight ≥ {striking:g}; bootstrap intervals over hypotheses; "
+            f"dotted: level {level:g}, dashed: chance"
         )
         figure.suptitle(textwrap.fill(title, 150), size=9, parse_math=False)
     return figure

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import pandas as pd
 import torch
@@ -40,6 +40,10 @@ _UNTOLD = {
     "mimo_v2_flash": "has twice its key-value heads in layers with a window",
     "dory": "keeps a cache for each of its loops",
 }
+
+
+# No model has as many layers or heads.
+_MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,13 @@ def shape_of(config: PreTrainedConfig, name: str) -> CacheShape:
 
     Raises:
         InterpError: no layer of it has attention, layers of an unknown kind, query heads that can't share so
-            many key-value heads, or a cache of which the config does not tell.
+            many key-value heads, numbers that no model has, or a cache of which the config does not tell.
     """
     text = config.get_text_config(decoder=True)
+    limit = getattr(text, "max_position_embeddings", None)
+    _check(name, "num_hidden_layers", text.num_hidden_layers, least=0)
+    if limit is not None:
+        _check(name, "max_position_embeddings", limit, most=_MOST**2)
     if text.model_type in _UNTOLD:
         raise InterpError(
             f"{name}: {text.model_type} {_UNTOLD[text.model_type]}, of which its config says nothing: its "
@@ -127,6 +135,12 @@ def shape_of(config: PreTrainedConfig, name: str) -> CacheShape:
         for one, window in zip(own, windows, strict=True)
     ]
     keeping = [one for one in found if one is not None]
+    for cache, heads, kv_heads, _ in keeping:
+        _check(name, "query heads of a layer", heads)
+        _check(name, "key-value heads of a layer", kv_heads)
+        _check(name, "numbers that a layer keeps of a token", cache.values, most=_MOST**2)
+        if cache.window is not None:
+            _check(name, "tokens in a window", cache.window, most=_MOST**2)
     if not keeping:
         raise InterpError(
             f"{name}: {text.model_type} has no layer with attention, so no cache of keys"
@@ -141,8 +155,14 @@ def shape_of(config: PreTrainedConfig, name: str) -> CacheShape:
         else _scheme(heads, kv_heads, len(keeping)),
         tuple(LayerCache(0) if one is None else one[0] for one in found),
         as_mha,
-        getattr(text, "max_position_embeddings", None),
+        limit,
     )
+
+
+def _check(name: str, what: str, number: int, *, least: int = 1, most: int = _MOST) -> None:
+    """Refuse a config's number that no model has."""
+    if not least <= number <= most:
+        raise InterpError(f"{name}: {what}: {number}; expected {least} to {most:,}")
 
 
 def _layer(config: PreTrainedConfig, window: int | None) -> tuple[LayerCache, int, int, int]:
@@ -182,7 +202,7 @@ def _windows(text: PreTrainedConfig, name: str) -> list[int | None]:
     windows: list[int | None] = []
     for layer, kind in enumerate(kinds):
         if kind in _WINDOWED:
-            windows.append(getattr(text, _WINDOWED[kind]))
+            windows.append(getattr(text, _WINDOWED[kind], 0) or _no_window(name, layer, kind))
         elif kind in _WHOLE or kind in _WITHOUT:
             windows.append(None if kind in _WHOLE else 0)
         else:
@@ -192,6 +212,12 @@ def _windows(text: PreTrainedConfig, name: str) -> list[int | None]:
             )
     shared = getattr(text, "num_kv_shared_layers", None) or 0  # Gemma 3n: the last layers reuse
     return windows[: n_layers - shared] + [0] * shared
+
+
+def _no_window(name: str, layer: int, kind: str) -> NoReturn:
+    raise InterpError(
+        f"{name}: layer {layer} is of kind {kind!r}, and the config has no {_WINDOWED[kind]}"
+    )
 
 
 def _scheme(n_heads: int, n_kv: int, n_layers: int = 1) -> Literal["MHA", "GQA", "MQA"]:

@@ -38,10 +38,14 @@ def with_first(losses: Float[np.ndarray, "batch later"]) -> Float[np.ndarray, "b
 
 
 def id_batches(
-    model: Model, prompts: Sequence[Prompt]
+    model: Model, prompts: Sequence[Prompt], held: int = 1
 ) -> Iterator[tuple[slice, Int[Tensor, "batch pos"]]]:
-    """Which of the prompts, all of one length, and their ids: as many at a time as :data:`LOGITS` allows."""
-    size = max(1, LOGITS // (len(prompts[0].ids) * model.vocab_size))
+    """Which of the prompts, all of one length, and their ids: as many at a time as :data:`LOGITS` allows.
+
+    Args:
+        held: passes whose logits are there at the same time.
+    """
+    size = max(1, LOGITS // (held * len(prompts[0].ids) * model.vocab_size))
     for start in range(0, len(prompts), size):
         members = slice(start, start + size)
         yield members, torch.tensor([p.ids for p in prompts[members]], device=model.device)

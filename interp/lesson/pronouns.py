@@ -133,6 +133,12 @@ def preferences(
     return preference_rows(model, task.name, choices, readings)
 
 
+def check_frames(n: int) -> None:
+    """Refuse fewer than two frames."""
+    if n < 2:
+        raise InterpError(f"{n} frame of sentences: expected two or more, to be compared")
+
+
 def summarise_preferences(
     rows: pd.DataFrame, *, level: float = 0.05, confidence: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
@@ -149,8 +155,7 @@ def summarise_preferences(
         right = part.assign(right=np.where(part.preference == 0, 0.5, part.preference > 0))
         by_frame = right.groupby("template", sort=False)
         n = by_frame.size().to_numpy(float)
-        if len(n) < 2:
-            raise InterpError(f"{len(n)} frame of sentences: expected two or more, to be compared")
+        check_frames(len(n))
         pairs = n > 1
         sums = {
             "preference": (by_frame.preference.sum(), n),
@@ -206,9 +211,19 @@ def noun_masses(
 
 
 def looks(
-    model: Model, task: Task, *, engine: Engine = "auto", confidence: float = 0.95, seed: int = 0
+    model: Model,
+    task: Task,
+    *,
+    engine: Engine = "auto",
+    confidence: float = 0.95,
+    correction: stats.Correction = "bh",
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """Each head's mass on the nouns and its flip, by query, as ``tables.LOOKS`` describes."""
+    """Each head's mass on the nouns and its flip, by query, as ``tables.LOOKS`` describes.
+
+    Args:
+        correction: how q holds false discoveries over all heads and queries.
+    """
     masses = noun_masses(model, task, engine=engine)
     templates = [example.template for example in task.examples]
     order = list(dict.fromkeys(templates))
@@ -226,7 +241,7 @@ def looks(
     # "it" can't know: its flip is 0 but for rounding, and there is nothing to test.
     p = stats.two_sided_p(right - wrong, seed=seed)
     table["p"] = np.where(table["query"] == "it", np.nan, p)
-    table["q"] = stats.false_discovery_q(table.p.to_numpy())
+    table["q"] = stats.false_discovery_q(table.p.to_numpy(), correction)
     table["n_frames"], table["n_prompts"] = len(order), len(templates)
     table = table.dropna(subset="flip")  # hybrids have layers without attention
     return LOOKS.validate(table[list(LOOKS.columns)].reset_index(drop=True))

@@ -50,7 +50,17 @@ def pronouns(
             of_layer = both[both.index.get_level_values("layer") == layer]
             color = matplotlib.colormaps["viridis"](0.9 * layer / max(1, last))
             label = f"layer {layer}" if last < 6 or layer in (0, last) else None
-            middle.plot(of_layer.flip, of_layer.effect, "o", color=color, markersize=4, label=label)
+            arms = [of_layer.effect - of_layer.ci_low, of_layer.ci_high - of_layer.effect]
+            middle.errorbar(
+                of_layer.flip,
+                of_layer.effect,
+                yerr=np.nan_to_num(arms).clip(0),
+                fmt="o",
+                color=color,
+                markersize=4,
+                linewidth=0.8,
+                label=label,
+            )
         for axis in (middle.axhline, middle.axvline):
             axis(0, color="0.6", linewidth=0.8)
         middle.set(
@@ -61,14 +71,15 @@ def pronouns(
         chosen = sorted(size.sort_values(ascending=False, kind="stable").index[:MOST])
         grid = places.pivot_table(index=["layer", "head"], columns="place", values="effect")
         _by_place(third, grid.loc[chosen], [f"{layer}.{head}" for layer, head in chosen])
-        third.set(ylabel="layer.head")
+        third.set(ylabel="layer.head", title=f"the {len(chosen)} largest heads")
         grid = stream.pivot_table(index="layer", columns="place", values="effect")
         _by_place(fourth, grid, [str(layer) for layer in grid.index])
-        fourth.set(ylabel="residual stream before layer")
+        fourth.set(ylabel="before layer", title="residual stream")
         one = summary.iloc[0]
         title = (
             f"{Path(one.model).name}: {one.n_frames} frames, two sentences each ({one.task}); bootstrap "
-            "intervals over frames; patches: clean into corrupted"
+            f"intervals over frames; patches, of {heads.n_templates.iloc[0]} frames: each sentence's "
+            "activations into the run of its twin"
         )
         figure.suptitle(textwrap.fill(title, 150), size=9, parse_math=False)
     return figure

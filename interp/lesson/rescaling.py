@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.attention.door import open_door
+from interp.attention.door import Touch, open_door
 from interp.attention.kernels import Engine
 from interp.attention.masks import IndexMask
 from interp.attention.pattern import AttentionPattern, Pattern
@@ -39,7 +39,7 @@ from interp.sinks.sink_effects import text_task
 SCALINGS = ("own", "none", "uniform")
 
 
-class Rescaled:
+class Rescaled(Touch):
     """Multiplies the queries at the door by a number for each layer; those not named stay."""
 
     def __init__(self, factors: Mapping[int, float]) -> None:
@@ -51,12 +51,6 @@ class Rescaled:
         """New queries; all else as it was."""
         factor = self.factors.get(layer, 1.0)
         return query if factor == 1 else query * factor, key, value, mask
-
-    def output(
-        self, layer: int, pattern: AttentionPattern, value: Tensor, z: Tensor, looked: bool
-    ) -> tuple[Pattern, Tensor]:
-        """As it comes."""
-        return pattern, z
 
 
 class Found(NamedTuple):

@@ -52,7 +52,8 @@ def softmax_of_random(
         raise InterpError(f"d_k={list(d_k)}: expected widths of 1 or more")
     if n_keys < 2 or n_draws < 2:
         raise InterpError(f"n_keys={n_keys}, n_draws={n_draws}: expected 2 or more of each")
-    needed, there = 4 * n_draws * n_keys * max(d_k), available_memory()
+    # Of each key its vector, and some ten numbers of 8 bytes on the way from its score to a gradient.
+    needed, there = n_draws * n_keys * (4 * max(d_k) + 80), available_memory()
     if there is not None and needed > there:
         raise InterpError(
             f"d_k={max(d_k)}, n_keys={n_keys}, n_draws={n_draws}: the keys take {needed / 1e9:.1f} GB, and "

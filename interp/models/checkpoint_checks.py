@@ -137,7 +137,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; an InterpError that names the file if it holds none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InterpError(f"{path} is damaged: it is no JSON ({error})") from error
     if not isinstance(content, dict):
         raise InterpError(f"{path} is damaged: expected a JSON object")

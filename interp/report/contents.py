@@ -23,6 +23,7 @@ from interp.runs import files
 from interp.runs.finished import Run, read_run
 from interp.runs.rerun import ABSENT, differences
 from interp.runs.run_folder import MANIFEST
+from interp.words import counted
 
 METHODS = "methods.txt"
 
@@ -153,8 +154,9 @@ def _facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if model:
         yield (
             "model",
-            f"{model['name']}: {model['architecture']}, {model['n_layers']} layers of {model['n_heads']} "
-            f"heads, {model['dtype']} on {model['device']}; weights {model['weight_hash'][:12]}",
+            f"{model['name']}: {model['architecture']}, {counted(model['n_layers'], 'layer')} of "
+            f"{counted(model['n_heads'], 'head')}, {model['dtype']} on {model['device']}; weights "
+            f"{model['weight_hash'][:12]}",
         )
     if prompts:
         lengths = f"{prompts['shortest']} to {prompts['longest']}"
@@ -165,12 +167,12 @@ def _facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         words = str(task["name"]).replace("_", " ")
         yield (
             "task",
-            f"{words}: {task['n_examples']} prompts of {task['n_templates']} templates",
+            f"{words}: {counted(task['n_examples'], 'prompt')} of {counted(task['n_templates'], 'template')}",
         )
     yield "seed", str(manifest["seed"])
     begun, ended = (datetime.fromisoformat(manifest[end]) for end in ("started", "finished"))
     seconds = f"{(ended - begun).total_seconds():.0f} s"
-    yield "run", f"{begun:%Y-%m-%d %H:%M} UTC, {seconds}, {manifest['threads']} threads"
+    yield "run", f"{begun:%Y-%m-%d %H:%M} UTC, {seconds}, {counted(manifest['threads'], 'thread')}"
     source = environment["source"] or {}
     commit = f", commit {source['commit'][:10]}" if source.get("commit") else ""
     changed = " with changes" if source.get("dirty") else ""

@@ -37,6 +37,11 @@ def ends(
     return {f"{name}_{end}": column(f"{description}, {end} end") for end in ("low", "high")}
 
 
+def is_p_value(name: str) -> bool:
+    """Whether a column holds p-values, or what is made of them: p, q, p_control, q_mass."""
+    return name.partition("_")[0] in ("p", "q")
+
+
 def contract(
     columns: Mapping[str, pa.Column],
     *,

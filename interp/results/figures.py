@@ -23,6 +23,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from interp.words import counted
+
 STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "ps.fonttype": 42,
@@ -91,8 +93,10 @@ def layer_by_head(summary: pd.DataFrame, *, value: str = "mass", level: float = 
             image, ax=axes, shrink=0.8, aspect=30, label=f"attention {value}".replace("_", " ")
         )
         names = ", ".join(sorted(Path(name).name for name in summary.model.unique()))
-        prompts = int(summary.n_prompts.max())
-        title = f"{names}: {prompts} prompts; dot: above null (q < {level:g}) and chance; hatched: undefined"
+        prompts = counted(int(summary.n_prompts.max()), "prompt")
+        title = (
+            f"{names}: {prompts}; dot: above null (q < {level:g}) and chance; hatched: undefined"
+        )
         wrapped = textwrap.fill(title, int(12 * figure.get_figwidth()))  # 12 letters an inch
         figure.suptitle(wrapped, size=9, parse_math=False)
     return figure
@@ -166,7 +170,7 @@ def effects(table: pd.DataFrame, *, level: float = LEVEL, most: int = 30) -> Fig
         title = (
             f"{Path(one.model).name}: {one.edit} {what}, {one.task.replace('_', ' ')}, "
             f"{one.metric.replace('_', ' ')} (before: {one.baseline:.3g}), "
-            f"{int(table.n_prompts.max())} prompts; dot: q < {level:g}"
+            f"{counted(int(table.n_prompts.max()), 'prompt')}; dot: q < {level:g}"
         )
         wrapped = textwrap.fill(title, int(12 * figure.get_figwidth()))
         figure.suptitle(wrapped, size=9, parse_math=False)
@@ -247,7 +251,9 @@ def composition(pairs: pd.DataFrame, tests: pd.DataFrame, *, most: int = 16) -> 
         axes[0].set(xlim=(0, None), ylim=(-0.6, len(shown) - 0.4), ylabel="earlier → later head")
         axes[1].set_xlabel("composition")
         what = (
-            f"{len(shown)} of {len(named)} named pairs" if len(named) else "no pair named: best K"
+            f"{len(shown)} of {counted(len(named), 'named pair')}"
+            if len(named)
+            else "no pair named: best K"
         )
         title = (
             f"{Path(pairs.model.iloc[0]).name}: {what}; grey: all pairs of the same two layers; "
@@ -278,7 +284,8 @@ def formation(heads: pd.DataFrame, losses: pd.DataFrame) -> Figure:
             axis.legend(frameon=False)
         names = ", ".join(sorted(Path(name).name for name in heads.model.unique()))
         figure.suptitle(
-            f"{names}: {int(losses.n_prompts.max())} prompts; bands: bootstrap intervals", size=9
+            f"{names}: {counted(int(losses.n_prompts.max()), 'prompt')}; bands: bootstrap intervals",
+            size=9,
         )
     return figure
 

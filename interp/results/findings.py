@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from interp.results import figures, tables
 from interp.results.summaries import summarise_effects
+from interp.words import counted
 
 
 class _Measured(NamedTuple):
@@ -45,8 +46,9 @@ class Findings(_Measured, ABC):
         return self.summary.head(n).dropna(axis="columns", how="all")
 
     def __repr__(self) -> str:
-        rows, n_prompts = len(self.summary), self.per_prompt["prompt"].nunique()
-        return f"{type(self).__name__}({self.per_prompt.model.iloc[0]}: {rows} rows, {n_prompts} prompts)"
+        rows = counted(len(self.summary), "row")
+        prompts = counted(self.per_prompt["prompt"].nunique(), "prompt")
+        return f"{type(self).__name__}({self.per_prompt.model.iloc[0]}: {rows}, {prompts})"
 
     def _repr_html_(self) -> str:
         return tables.as_html(self.top())

@@ -1,7 +1,9 @@
 """A table for a paper: LaTeX with booktabs' rules, the first rows of each role, numbers with intervals.
 
     0.91 [0.89, 0.93]      a number and its interval: NAME, NAME_low, NAME_high, or ci_low, ci_high behind it
+    1.2 × 10^-5            where three places behind the point would say 0
     --                     undefined; the caption says so
+    ␣the                   a token: spaces are seen, ends of lines are \\n
 
 Columns that are the same in all rows are left to the caption. Written by pandas' Styler.
 """
@@ -9,14 +11,28 @@ Columns that are the same in all rows are left to the caption. Written by pandas
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pandas as pd
 
+from interp.results.columns import is_p_value
+from interp.results.tables import TOKENS
+
+UNDEFINED = "--"
+LEAST = 0.0005
+"""Numbers nearer to 0 are written as powers of ten."""
 _UNWANTED = ("undefined_reason", "attention_path", "n_undefined")
-_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
-    character: rf"\{character}" for character in "&%$#_{}"
-}
-_ESCAPES["−"] = "$-$"  # pdflatex has no such character in text
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    # In the fonts that LaTeX takes by itself these would come out as other characters.
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "−": "$-$",
+    "␣": r"\textvisiblespace{}",
+} | {character: rf"\{character}" for character in "&%$#_{}"}
 
 
 def as_latex(table: pd.DataFrame, *, top: int = 10, caption: str = "", label: str = "") -> str:
@@ -37,28 +53,28 @@ def as_latex(table: pd.DataFrame, *, top: int = 10, caption: str = "", label: st
     shown = shown.dropna(axis="columns", how="all")
     same = {name: shown[name].iloc[0] for name in shown if _is_said_once(shown[name])}
     cells = _cells(shown.drop(columns=[*same]))
-    said = [f"{name} {value}" for name, value in same.items()]
+    said = [escape(f"{name} {value}") for name, value in same.items()]
     if len(shown) < len(table):
         said.append(f"{len(shown)} of {len(table)} rows")
-    if cells.isin(["--"]).any(axis=None):
-        said.append("--: undefined")
-    whole = ". ".join(part for part in (caption.rstrip("."), "; ".join(said)) if part)
-    text = cells.map(lambda cell: cell if cell == "--" else escape(cell))
-    text.columns = [escape(name) for name in text.columns]
+    if cells.isin([UNDEFINED]).any(axis=None):
+        said.append(f"{UNDEFINED}: undefined")
+    whole = ". ".join(part for part in (escape(caption.rstrip(".")), "; ".join(said)) if part)
     numbers = "".join("l" if _is_text(shown[name]) else "r" for name in cells)
-    return text.style.hide(axis="index").to_latex(
+    cells.columns = [escape(name) for name in cells.columns]
+    return cells.style.hide(axis="index").to_latex(
         hrules=True,
         column_format=numbers,
         position="tb",
         position_float="centering",
-        caption=escape(whole) + ".",
+        caption=whole + ".",
         label=label or None,
     )
 
 
 def escape(text: str) -> str:
     """Text as LaTeX shows it unchanged."""
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    shown = "".join(_ESCAPES.get(character, character) for character in text)
+    return shown.replace("--", "-{}-")  # two hyphens are no dash
 
 
 def _is_said_once(column: pd.Series) -> bool:
@@ -70,7 +86,7 @@ def _is_said_once(column: pd.Series) -> bool:
 
 
 def _cells(shown: pd.DataFrame) -> pd.DataFrame:
-    """The same as text, every number beside its interval."""
+    """The same as LaTeX, every number beside its interval."""
     names = [str(name) for name in shown]
     ends = {
         name: (f"{name}_low", f"{name}_high")
@@ -84,8 +100,8 @@ def _cells(shown: pd.DataFrame) -> pd.DataFrame:
     for name in names:
         if name in within:
             continue
-        as_p = name.partition("_")[0] in ("p", "q")
-        column = [_number(value, as_p) for value in shown[name]]
+        write = _token if name in TOKENS else partial(_number, as_p=is_p_value(name))
+        column = [write(value) for value in shown[name]]
         if name in ends:
             low, high = (shown[end] for end in ends[name])
             column = [
@@ -98,12 +114,21 @@ def _cells(shown: pd.DataFrame) -> pd.DataFrame:
 
 def _number(value: object, as_p: bool = False) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
-        return "--"
-    if isinstance(value, float):
-        size = abs(value)
-        digits = ".2g" if as_p else ".3f" if size < 1 else ".2f" if size < 1000 else ",.0f"
-        return f"{value:{digits}}".replace("-", "−")
-    return str(value)
+        return UNDEFINED
+    if not isinstance(value, float):
+        return escape(str(value))
+    size = abs(value)
+    if math.isinf(value):
+        return r"$\infty$" if value > 0 else r"$-\infty$"
+    small = as_p or 0 < size < LEAST
+    digits = ".2g" if small else ".3f" if size < 1 else ".2f" if size < 1000 else ",.0f"
+    digit, _, exponent = f"{value:{digits}}".replace("-", "$-$", value < 0).partition("e")
+    return rf"{digit} $\times 10^{{{int(exponent)}}}$" if exponent else digit
+
+
+def _token(token: str) -> str:
+    seen = (character if character.isprintable() else repr(character)[1:-1] for character in token)
+    return escape("".join(seen).replace(" ", "␣"))
 
 
 def _is_text(column: pd.Series) -> bool:

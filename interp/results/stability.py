@@ -9,7 +9,8 @@
 Both are means over splits and subsamples drawn at random, without replacement (all there are, if they are no
 more than ``N_DRAWS``). ``low`` and ``high`` hold a share ``confidence`` of the draws: how much it depends on
 which prompts are taken, and no interval for other prompts, since draws from the same prompts are dependent. A
-subsample is part of the whole that it is held against, which flatters it, the more the larger it is.
+subsample is part of the whole that it is held against, which flatters it, the more the larger it is. Heads of
+the same mean are put in an order drawn anew for every draw: what ties decide is chance.
 
 Drawn are templates where prompts share one, else prompts. Scores are ranked by mean mass, effects by the size
 of the mean. No model is asked: a table of values by prompt is enough. What is found on few prompts may not be
@@ -29,6 +30,7 @@ from interp.results import stats
 from interp.results.effect_tables import EDITED
 from interp.results.score_tables import STABILITY
 from interp.results.summaries import HEAD, by_observation
+from interp.words import counted
 
 TOP = (1, 3, 5)
 ENOUGH = 0.9
@@ -78,13 +80,14 @@ def rank_stability(
     total, n_heads = values.shape
     rng = np.random.default_rng([seed, 8])
     rows: list[dict[str, object]] = []
+    ties = np.random.default_rng([seed, 9])  # of its own: what is drawn does not depend on ties
 
     def add(measure: str, n: int, agreement: Float[np.ndarray, " draw"], chance: float) -> None:
         found = agreement[~np.isnan(agreement)]
         ends = [(1 - confidence) / 2, (1 + confidence) / 2]
         low, high = np.quantile(found, ends) if len(found) else (np.nan, np.nan)
         mean = found.mean() if len(found) else np.nan
-        reason = None if len(found) else f"{total} observations of {n_heads} heads can't be split"
+        reason = None if len(found) else _why(total, n_heads)
         rows.append(
             {"measure": measure, "n_prompts": n, "agreement": mean, "low": low, "high": high}
             | {"chance": chance, "n_draws": len(found), "undefined_reason": reason}
@@ -100,9 +103,9 @@ def rank_stability(
     sizes = [2**i for i in range(1, total.bit_length()) if 2**i < total]
     drawn = {n: means(_subsets(total, n, rng)) for n in sizes}
     for k in (k for k in TOP if k < n_heads):
-        best = _first(whole, k)
         for n, found in drawn.items():
-            shared = (_first(found, k)[:, :, None] == best[:, None]).any(2).mean(1)
+            best = _first(np.broadcast_to(whole, found.shape), k, ties)
+            shared = (_first(found, k, ties)[:, :, None] == best[:, None]).any(2).mean(1)
             add(f"top {k}", n, shared, k / n_heads)
     card = pd.DataFrame(rows).assign(n_total=total, n_heads=n_heads)
     card["needed"] = card["measure"].map(lambda name: _needed(card[card["measure"] == name]))
@@ -144,9 +147,21 @@ def _subsets(total: int, n: int, rng: np.random.Generator) -> Bool[np.ndarray, "
     return found
 
 
-def _first(means: Float[np.ndarray, "draw head"], k: int) -> Int[np.ndarray, "draw k"]:
-    """The k largest of each draw; what is undefined there comes last."""
-    return np.argsort(-np.nan_to_num(means, nan=-np.inf), axis=1, kind="stable")[:, :k]
+def _first(
+    means: Float[np.ndarray, "draw head"], k: int, ties: np.random.Generator
+) -> Int[np.ndarray, "draw k"]:
+    """The k largest of each draw, ties in random order; what is undefined there comes last."""
+    sizes = -np.nan_to_num(means, nan=-np.inf)
+    return np.lexsort((ties.random(means.shape), sizes), axis=1)[:, :k]
+
+
+def _why(total: int, n_heads: int) -> str:
+    """Why there is no rank correlation of two halves."""
+    if total < 2:
+        return f"{counted(total, 'observation')} can't be split"
+    if n_heads < 3:
+        return f"the ranks of {counted(n_heads, 'head')} can't be correlated; it takes three"
+    return "all heads have the same mean in one half"
 
 
 def _needed(curve: pd.DataFrame) -> float:

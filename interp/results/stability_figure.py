@@ -15,18 +15,19 @@ from matplotlib.image import AxesImage
 
 from interp.results.figures import STYLE
 from interp.results.stability import ENOUGH, SPLIT_HALF
+from interp.words import counted
 
 SHOWN = 0.6  # of the colour scale: letters are black above it, white below
 
 
-def stability_card(card: pd.DataFrame, unit: str = "prompts") -> Figure:
+def stability_card(card: pd.DataFrame, unit: str = "prompt") -> Figure:
     """Agreement as colour and number: of two halves, then of the top k of n prompts with that of all, k by k.
 
     Bold from the number of prompts on with which a top k is stable; hatched where undefined.
 
     Args:
         card: a table as ``tables.STABILITY`` describes.
-        unit: what was drawn: prompts or templates.
+        unit: what was drawn: prompt or template.
     """
     rankings = [str(name) for name in card.ranking.unique()]
     keys = {(str(row["measure"]), int(row["n_prompts"])) for row in card.to_dict("records")}
@@ -43,7 +44,7 @@ def stability_card(card: pd.DataFrame, unit: str = "prompts") -> Figure:
         axis.set_xticks(range(len(columns)), [str(n) for _, n in columns])
         names = [textwrap.fill(name.replace("_", " "), 26) for name in rankings]
         axis.set_yticks(range(len(rankings)), names)
-        axis.set_xlabel(f"{unit} in each half, or in a subsample")
+        axis.set_xlabel(f"{unit}s in each half, or in a subsample")
         above = axis.secondary_xaxis("top")
         groups = [
             [x for x, one in enumerate(measures) if one == m] for m in dict.fromkeys(measures)
@@ -51,9 +52,10 @@ def stability_card(card: pd.DataFrame, unit: str = "prompts") -> Figure:
         above.set_xticks([float(np.mean(group)) for group in groups], [*dict.fromkeys(measures)])
         above.tick_params(length=0)
         figure.colorbar(image, ax=axis, label="agreement")
+        name = Path(str(card.model.iloc[0])).name
         title = (
-            f"{Path(str(card.model.iloc[0])).name}, {card.n_total.max()} {unit}: rank correlation of two "
-            f"halves; share of the top k that a subsample has, too; bold: {ENOUGH:g} or more from there on"
+            f"{name}, {counted(card.n_total.max(), unit)}: rank correlation of two halves; share of the "
+            f"top k that a subsample has, too; bold: {ENOUGH:g} or more from there on"
         )
         figure.suptitle(textwrap.fill(title, int(12 * size[0])), size=9, parse_math=False)
     return figure

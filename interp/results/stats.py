@@ -15,9 +15,11 @@ Rows are independent observations: where prompts share a template, its mean is t
 - *too few prompts*: the smallest p, times the number of tests, is the q that a single real effect reaches
   at best; :class:`Family` says so before anything is run.
 - *rank agreement*: Spearman's correlation between the means of two quantities, with a bootstrap interval
-  over prompts in which both rankings are made anew.
+  over prompts in which both rankings are made anew. Noise in means weakens a correlation, and resampling adds
+  as much noise again, so that percentiles lie too low: the interval is symmetric (Hall 1988), as far to both
+  sides as a share `confidence` of the resamples is from the correlation found.
 
-NaN marks a prompt on which a value is undefined: it is left out, never counted as 0.
+NaN marks a prompt on which a value is undefined: it is left out, never counted as 0. Infinity is refused.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from scipy import stats as scipy_stats
 
 from interp.arguments import check_share, whole_number
 from interp.errors import InterpError
+from interp.words import counted
 
 Sides = Literal[1, 2]
 Correction = Literal["bh", "by"]
@@ -103,10 +106,13 @@ def ratio_interval(
     something that may be nothing is undefined. With one prompt there is a ratio but no interval.
     """
     _check(confidence, seed)
+    _refuse_infinite(denominator)
     known = ~(np.isnan(numerator) | np.isnan(denominator))
     numerator, denominator = (np.where(known, part, np.nan) for part in (numerator, denominator))
     ratio, low, high = (np.full(numerator.shape[1], np.nan) for _ in range(3))
     for rows, columns in _complete_blocks(numerator):
+        if not len(rows):
+            continue
         above, below = (part[np.ix_(rows, columns)] for part in (numerator, denominator))
         means = [part.mean(0) for part in (above, below)]
         defined = np.abs(means[1]) > 1e-9
@@ -236,7 +242,8 @@ def spearman_interval(
 ) -> tuple[float, float, float]:
     """(rank correlation, low, high) between the means of two quantities over the same prompts.
 
-    The interval is a percentile bootstrap over prompts: both rankings are made anew from each resample.
+    The interval is a symmetric bootstrap over prompts: both rankings are made anew from each resample. It is
+    NaN where no resample has a correlation.
 
     Args:
         absolute: whether to rank by the size of the mean of a, of b.
@@ -258,8 +265,9 @@ def spearman_interval(
         return whole, float("nan"), float("nan")
     weights = _resampled_means(len(a), resamples, seed)
     found = correlation(*(weighted_means(weights, part) for part in (a, b)))
-    low, high = np.nanquantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return whole, float(low), float(high)
+    distances = np.abs(found - whole)[~np.isnan(found)]
+    away = float(np.quantile(distances, confidence)) if len(distances) else float("nan")
+    return whole, max(-1.0, whole - away), min(1.0, whole + away)
 
 
 def weighted_means(
@@ -304,11 +312,14 @@ class Family:
         return next((n for n in enough if self.smallest_q(n) < level), None)
 
     def too_few(self, n_prompts: int, unit: str = "prompt", level: float = LEVEL) -> str | None:
-        """What so few prompts can't show and how many would, in one line; None if they are enough.
+        """What so few prompts can't show and how many would, in one line; None if they are enough, or
+        nothing is tested.
 
         Args:
             unit: what is flipped: "prompt", or "template" where prompts share one.
         """
+        if self.count == 0:
+            return None
         q, needed = self.smallest_q(n_prompts), self.prompts_needed(level)
         if n_prompts > 1 and q < level:
             return None
@@ -317,10 +328,10 @@ class Family:
             cure = f"no number of {unit}s is enough, for no p is below {self.sides / (SIGN_PATTERNS + 1):.2g}"
         smallest = f"no p is below {smallest_p(n_prompts, sides=self.sides):.2g}"
         return (
-            f"with {n_prompts} {unit}{'s' * (n_prompts != 1)} "
+            f"with {counted(n_prompts, unit)} "
             f"{smallest if n_prompts > 1 else 'nothing can be tested'}; a single real effect among "
-            f"{self.count} tests can't reach q < {level:g} ({self.correction.upper()}: at best {q:.2g}): "
-            f"{cure}"
+            f"{counted(self.count, 'test')} can't reach q < {level:g} ({self.correction.upper()}: at best "
+            f"{q:.2g}): {cure}"
         )
 
 
@@ -348,10 +359,16 @@ def check_correction(correction: str) -> None:
         raise InterpError(f"correction={correction!r}: expected bh or by")
 
 
+def _refuse_infinite(values: np.ndarray) -> None:
+    if np.isinf(values).any():
+        raise InterpError("values: some are infinite; expected numbers, or NaN where undefined")
+
+
 def _complete_blocks(values: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Columns grouped by which prompts are defined for them: (rows, columns), nothing missing inside."""
     if not values.shape[1]:
         return []
+    _refuse_infinite(values)
     known = ~np.isnan(values)
     patterns, group = np.unique(known, axis=1, return_inverse=True)
     return [

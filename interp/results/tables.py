@@ -8,7 +8,6 @@ its contract is not written.
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +22,7 @@ from interp.results.circuit_tables import (
     HEAD_SETS,
     HEAD_SETS_PER_PROMPT,
 )
-from interp.results.columns import contract, count, or_none
+from interp.results.columns import contract, count, is_p_value, or_none
 from interp.results.effect_tables import (
     ABLATED_SETS,
     ABLATED_SETS_PER_PROMPT,
@@ -203,7 +202,7 @@ def _rounded(table: pd.DataFrame) -> pd.DataFrame:
     """Numbers as text: four decimals, of p-values two digits; undefined is an empty text."""
     shown = table.copy()
     for name in shown.select_dtypes("float"):
-        digits = "{:.2g}" if re.match(r"[pq](_|$)", str(name)) else "{:.4f}"
+        digits = "{:.2g}" if is_p_value(str(name)) else "{:.4f}"
         shown[name] = shown[name].map(digits.format, na_action="ignore")
     return shown.astype(object).where(shown.notna(), "")
 

@@ -46,8 +46,9 @@ def atomic_write(path: Path, content: Content) -> Path:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether the error says that the disk is full, or the user's share of it."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether the error says that the disk is full, or a share of it, or a file may not grow."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return isinstance(error, OSError) and error.errno in full
 
 
 def strict_json(value: Any) -> str:

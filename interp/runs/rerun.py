@@ -22,13 +22,17 @@ from pandas.api.types import is_float_dtype
 
 from interp.errors import InterpError
 from interp.results import tables
+from interp.results.columns import is_p_value
 from interp.results.tables import DIFFERENT, IDENTICAL, VERDICTS, WITHIN
 from interp.runs import files
+from interp.runs.run_folder import CONFIG, MANIFEST
 
-# Columns of p-values, and what they may move by when a sum near a tie rounds otherwise.
-P_VALUES, P_TOLERANCE = ("p", "q", "p_without"), 0.01
+P_TOLERANCE = 0.01
+"""What p-values may move by when a sum near a tie rounds otherwise."""
 # What stands for a place that one of two manifests lacks.
 ABSENT = "(not there)"
+# What the manifest of every finished run has.
+_SECTIONS = ("config", "environment", "files")
 # What of a manifest is of one run only.
 _OF_THE_RUN = ("started", "finished", "resumed", "command", "files", "peak_memory_bytes", "status")
 
@@ -44,24 +48,27 @@ USUAL = Tolerance()
 
 
 def finished_run(folder: Path) -> dict[str, Any]:
-    """The manifest of a finished run whose tables are as it wrote them.
+    """The manifest of a finished run whose config and tables are as it wrote them.
 
     Raises:
-        InterpError: no run of ours, one that is not done, or a table that was changed since.
+        InterpError: no run of ours, one that is not done, or a config or table that was changed since.
     """
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InterpError(
             f"{folder}: expected a run folder with a manifest.json that can be read: {error}"
         ) from error
     if not isinstance(manifest, dict) or manifest.get("tool") != "interp":
         raise InterpError(f"{folder}: its manifest.json is not of a run of interp")
-    if manifest["status"] != "done":
+    if (status := manifest.get("status")) != "done":
+        raise InterpError(f"{folder}: the run is {status}, expected done; run it to its end first")
+    lacking = [name for name in _SECTIONS if not isinstance(manifest.get(name), dict)]
+    if lacking or not isinstance(manifest.get("experiment"), str):
         raise InterpError(
-            f"{folder}: the run is {manifest['status']}, expected done; run it to its end first"
+            f"{folder}: its manifest.json is not as a run writes it: no {(*lacking, 'experiment')[0]}"
         )
-    for name in tables_of(manifest):
+    for name in (*tables_of(manifest), *({CONFIG} & manifest["files"].keys())):
         if not (folder / name).exists():
             raise InterpError(f"{folder}: {name} is in the manifest, but not in the folder")
         if files.sha256(folder / name) != manifest["files"][name]["sha256"]:
@@ -140,7 +147,7 @@ def _verdict(before: pd.Series, again: pd.Series, tolerance: Tolerance) -> tuple
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     gap = np.abs(np.subtract(y, x, where=~same, out=np.zeros_like(x)))
     allowed = tolerance.atol + tolerance.rtol * np.abs(np.nan_to_num(x))
-    if before.name in P_VALUES:
+    if is_p_value(str(before.name)):
         allowed = np.maximum(allowed, P_TOLERANCE)
     largest = float(np.max(gap, initial=0.0, where=~np.isnan(gap)))
     if same.all():

@@ -131,6 +131,8 @@ class RunFolder:
             if resume and not overwrite and (before := _unfinished(root)) is not None:
                 _check_same_config(root, before["config"], resolved)
                 self._resumed = True
+                for half_written in root.rglob(f"{files.TEMPORARY}*"):
+                    half_written.unlink()
                 self.manifest["resumed"] = [*before.get("resumed", ()), before["started"]]
             else:
                 self._put_aside(_held(root, overwrite))
@@ -351,7 +353,7 @@ def _status_of(root: Path) -> str | None:
 def _manifest_of(root: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     ours = isinstance(manifest, dict) and manifest.get("tool") == "interp"
     return manifest if ours else None

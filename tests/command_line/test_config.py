@@ -380,6 +380,13 @@ def test_text_is_taken_as_it_is_written() -> None:
     config = compose("find_sinks", FindSinksConfig, arguments)
     assert config.model == "C:\\my models\\(a), b"
     assert (config.revision, config.out, config.threads) == ("1234567", "null", None)
+    quoted = {r"'it\'s'": "it's", '"a, b"': "a, b", "'a' and 'b'": "'a' and 'b'", "'": "'"}
+    for text, meant in quoted.items():
+        assert compose("find_sinks", FindSinksConfig, [f"model={text}"]).model == meant
+
+
+def test_a_list_that_may_be_null_can_be_told_so() -> None:
+    assert compose("ablate_heads", AblateHeadsConfig, ["together=null"]).together is None
 
 
 def test_an_optional_section_opens_by_its_keys() -> None:

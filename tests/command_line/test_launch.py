@@ -118,6 +118,10 @@ BAD = [
     ),
     (["prompts.path=a.txt"], "command line: prompts: path is read with source=file only"),
     (["prompts=repeated_random", "prompts.periods=50"], "list of integers > 0; write [50]"),
+    (
+        ["prompts=repeated_random", "prompts.periods=null"],
+        "= null: expected list of integers > 0\n",
+    ),
     (["sink_rate=0.3"], "sink_rate = 0.3: expected section of epsilon, tokens or null"),
     (["model="], 'model = "": expected text; it is empty'),
     (["seed=a", "top=b"], "(and 1 more)"),
@@ -315,6 +319,22 @@ def test_the_example_that_help_gives_of_reproduce_is_no_run_of_its_own(capfd) ->
     assert line.endswith(" run=runs/first out=runs/first_again")
 
 
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("patch_heads", "task=indirect_objects model=gpt2"),
+        ("ablate_heads", "ablate_heads model=gpt2"),
+        ("resolve_pronoun", "sentences=frames model=gpt2"),
+    ],
+)
+def test_the_example_that_help_gives_asks_no_other_model_about_the_little_world(
+    name, example, capfd
+) -> None:
+    assert launch(name, ["--help"]) == 0
+    line = next(line for line in capfd.readouterr().out.splitlines() if "e.g. python" in line)
+    assert line.endswith(example)
+
+
 def test_one_value_stands_by_itself_where_one_is_taken(capfd) -> None:
     assert launch("reproduce", ["a", "it's"]) == 2
     assert "one run is expected, and 2 are given: a, it's" in capfd.readouterr().err
@@ -384,7 +404,7 @@ def test_killed_run_can_be_replaced(here: Path) -> None:
         assert f"run is in use by another run (process {process.pid} on" in second.stderr
         process.send_signal(signal.SIGKILL)
     assert '"status": "running"' in Path("run/manifest.json").read_text()
-    assert start("out=run") == 2
+    assert start("out=run", "seed=1") == 2
     assert start("out=run", "overwrite=true") == 0
 
 

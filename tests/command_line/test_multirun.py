@@ -137,12 +137,12 @@ def test_values_are_those_that_would_be_written_alone(text, values):
 
 
 def test_texts_with_commas_and_quotes_are_taken_whole():
-    texts = r'prompts.texts=["a, b","say \"x\""],["it\'s, well"]'
+    texts = r'prompts.texts=["a, b","say \"x\""],["it’s, well"]'
     assert example("prompts=given", texts) == 0
     found = [json.loads(path.read_text()) for path in sorted(Path("many").glob("*/manifest.json"))]
     assert [one["config"]["prompts"]["texts"] for one in found] == [
         ["a, b", 'say "x"'],
-        ["it's, well"],
+        ["it’s, well"],
     ]
 
 
@@ -185,7 +185,9 @@ def test_tables_that_can_not_be_joined_are_named(monkeypatch, capsys):
     row = "default,0,1,copying,zero,loss,1.5,1.0,2.0,0.5,0.1,0.2,3,3"
     tables_of = {
         "default": {"table.csv": f"{columns}\n{row}\n", "sets.csv": "a\n1\n"},
-        "chatty": {"table.csv": f"{columns},n_unseen\n{row},4\n"},
+        "chatty": {
+            "table.csv": f"{columns.replace('n_templates', 'n_unseen,n_templates')}\n{row},4\n"
+        },
     }
     for name, files in tables_of.items():
         monkeypatch.setitem(

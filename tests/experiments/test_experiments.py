@@ -430,6 +430,43 @@ def test_what_so_few_prompts_can_show_is_said_first_and_recorded(done, place, he
     assert (enough.code, enough.out) == (2, "")
 
 
+@pytest.mark.parametrize(
+    ("name", "measuring", "arguments", "note"),
+    [  # 3 · 12 one-sided tests and 12 two-sided ones, with 4 prompts and with 3
+        (
+            "find_hypotheses",
+            "interp.lesson.hypotheses.measure",
+            ["level=0.01"],
+            "q < 0.01 (BH: at best 1): take 12 prompts or more\n",  # 36 · 2⁻¹²
+        ),
+        (
+            "evict_cache",
+            "interp.lesson.eviction_effects.evict",
+            ["correction=by"],
+            "q < 0.05 (BY: at best 1): take 11 prompts or more\n",  # 12 · 3.10 · 2⁻¹⁰
+        ),
+    ],
+)
+def test_the_lesson_says_so_too(place, here, monkeypatch, name, measuring, arguments, note):
+    def fail(*args, **kwargs):
+        raise InterpError("stopped here")
+
+    monkeypatch.setattr(measuring, fail)
+    run = start(name, [*arguments_of(name, place), *arguments], here / "few")
+    assert (run.code, run.err) == (2, f"{name}: stopped here\n")
+    assert run.out.startswith("note: with ") and run.out.endswith(note)
+
+
+def test_what_can_not_be_ablated_is_refused_before_anything_is_said(place, here):
+    tiny_model("falcon", vocab_size=64).save_pretrained(here / "falcon")
+    word_tokenizer(here / "falcon")
+    others = [one for one in arguments_of("find_hypotheses", place) if "model=" not in one]
+    run = start("find_hypotheses", [*others, f"model={here / 'falcon'}"], here / "run")
+    assert (run.code, run.out) == (2, "") and run.err == (
+        "find_hypotheses: FalconForCausalLM does not take its attention from transformers' interface\n"
+    )
+
+
 @pytest.mark.parametrize("name", [*SCORING, "ablate_heads", "split_effects", "attribute_heads"])
 def test_the_stability_card_is_that_of_the_values_by_prompt(name, done):
     run = done(name)
@@ -678,7 +715,7 @@ BAD = {
     "one template": Bad(
         "check_circuit",
         ["task=copying", "task.n_prompts=1", "task.period=5"],
-        "all 1 prompts are of one template",
+        "one template (1 prompt)",
     ),
     "a head of a set": Bad(
         "ablate_heads", ["task.period=5", "together=[1.0,2.10]"], "query heads 0 to 3 .* no head 10"
@@ -879,7 +916,7 @@ def test_a_full_disk_loses_nothing_that_was_finished(room, capfd, monkeypatch):
         message,
         capfd,
     )
-    assert [path.name for path in Path("full/parts").iterdir()] == ["0.npz"]
+    assert [path.name for path in Path("full/parts/scores").iterdir()] == ["0.npz"]
     assert not Path("full/table.csv").exists()
 
 
@@ -906,8 +943,10 @@ def test_a_run_that_is_stopped_goes_on_and_ends_the_same(room, capfd, monkeypatc
     stopped_at(3)
     assert launch("find_heads", last_of_each([*same, "out=run"])) == 130
     assert "what was finished is in run" in capfd.readouterr().err
-    assert sorted(path.name for path in Path("run/parts").iterdir()) == ["0.npz", "1.npz"]
-    Path("run/parts/1.npz").write_bytes(Path("run/parts/1.npz").read_bytes()[:100])  # half written
+    assert sorted(path.name for path in Path("run/parts/scores").iterdir()) == ["0.npz", "1.npz"]
+    Path("run/parts/scores/1.npz").write_bytes(
+        Path("run/parts/scores/1.npz").read_bytes()[:100]
+    )  # half written
     stopped_at(0)
     assert launch("find_heads", last_of_each([*same, "out=run"])) == 0
     assert len(calls) == 3

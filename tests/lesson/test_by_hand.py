@@ -15,7 +15,7 @@ from interp.attention.masks import IndexMask, causal
 from interp.errors import InterpError
 from interp.lesson import by_hand, figures
 from interp.lesson.by_hand import attend, masked_table, weigh
-from interp.lesson.config import AttentionByHandConfig
+from interp.lesson.config import AttentionByHandConfig, AttentionCostConfig
 from interp.lesson.multi_head import count_flops, multi_head
 from interp.results import tables
 
@@ -111,8 +111,8 @@ def test_the_tables_and_the_figure():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (([[]], [[]], [[1.0]]), r"queries: \[\[\]\]: expected rows of at least one number"),
-        (([], [[1.0]], [[1.0]]), "queries: .* expected rows of at least one"),
+        (([[]], [[]], [[1.0]]), "queries: row 0 is empty; expected rows of at least one number"),
+        (([], [[1.0]], [[1.0]]), "queries: there is no row; expected rows of at least one"),
         (([[1.0]], [[1.0, 2.0]], [[1.0]]), "queries have width 1, keys have width 2"),
         (([[1.0]], [[1.0], [2.0]], [[1.0]]), "2 keys and 1 values"),
         (([[1.0]], [[1.0], [2.0, 3.0]], [[1.0]]), "keys: row 1 has length 2, row 0 has length 1"),
@@ -146,3 +146,14 @@ def test_rows_are_read_from_the_command_line():
         key = wrong.partition("=")[0]
         with pytest.raises(InterpError, match=f"{key} = .*: expected list of lists of numbers"):
             compose("attention_by_hand", AttentionByHandConfig, [wrong])
+    for wrong, advice in (
+        ("1", r"; write \[\[1\]\]$"),
+        ("[1,2]", r"; write \[1\]$"),
+        ("null", "numbers$"),
+    ):
+        with pytest.raises(InterpError, match=advice):
+            compose("attention_by_hand", AttentionByHandConfig, [f"queries={wrong}"])
+    with pytest.raises(InterpError, match="expected list of integers >= 2, 3 or more of them"):
+        compose("attention_cost", AttentionCostConfig, ["lengths=[64,128]"])
+    counted = compose("attention_by_hand", AttentionByHandConfig, ["tokens=[I,have,2]"])
+    assert counted.tokens == ("I", "have", "2")

@@ -8,6 +8,7 @@ import torch
 from interp.attention.door import implementation
 from interp.errors import InterpError
 from interp.inputs.prompts import prompts_of_ids, python_docs, text_prompts
+from interp.lesson import eviction_effects
 from interp.lesson.cache_steps import recomputed_losses, stepped_losses
 from interp.lesson.eviction import (
     Policy,
@@ -28,6 +29,7 @@ from interp.lesson.eviction_effects import (
 from interp.lesson.eviction_figure import evictions
 from interp.models.model import load_model
 from interp.results import tables
+from interp.results.stats import false_discovery_q
 from tests.families import tiny_model
 
 N, BUDGET = 22, 7
@@ -259,10 +261,30 @@ def test_the_largest_budget_still_costs_something(model):
 def test_what_else_is_refused(model):
     with pytest.raises(InterpError, match="texts of 5 to 22 tokens: expected all of one length"):
         check_budget(prompts_of_ids([IDS[0].tolist(), IDS[1, :5].tolist()]), 3, [])
+    with pytest.raises(InterpError, match="texts of 3 tokens: expected 4 or more"):
+        check_budget(prompts_of_ids([[3, 4, 5]]), 1, [])
     with pytest.raises(InterpError, match=r"no room for 4 others than the first 4.*at least 8"):
         policies(model, PROMPTS, ["random"], [4], BUDGET)
     with pytest.raises(InterpError, match="attended pins: 5 of the first 7 tokens"):
         policies(model, PROMPTS, ["attended"], [7], BUDGET)
+    with pytest.raises(
+        InterpError, match=r"Falcon.* does not take its attention from transformers"
+    ):
+        policies(tiny("falcon"), PROMPTS, ["attended"], [2], BUDGET)
+
+
+def test_a_model_that_can_not_do_all_is_refused_before_anything_is_measured(monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(eviction_effects, "masked_losses", fail)
+    for family, message in (
+        ("gpt2", "take positions"),
+        ("mistral", "positions=.kept. n_checked=0"),
+    ):
+        model = tiny(family)
+        with pytest.raises(InterpError, match=message):
+            evict(model, PROMPTS, policies(model, PROMPTS, [], [1], BUDGET), BUDGET)
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -289,6 +311,11 @@ def test_the_summary_holds_every_policy_against_a_cache_that_keeps_all(model, lo
         assert row.perplexity == pytest.approx(np.exp(mean))
         assert (row.n_scored, row.n_prompts) == (3 * (N - N // 2), 3)
     assert table.q.dropna().ge(table.p.dropna()).all()
+    stricter = summarise_evictions(rows, correction="by").set_index(["policy", "positions"])
+    np.testing.assert_allclose(
+        stricter.q, false_discovery_q(table.p.to_numpy(), "by"), equal_nan=True
+    )
+    assert (stricter.q > table.q).any()
 
 
 def test_the_loss_by_position(model, losses):
@@ -317,6 +344,9 @@ def test_sinks_and_evictions_on_paper(tmp_path, model, losses):
     )  # fmt: skip
     heads, agreement = summarise_heads(rows)
     assert heads["head"].tolist() == [1, 2, 0]
+    by, _ = summarise_heads(rows, correction="by")
+    np.testing.assert_allclose(heads.q, 1 / 8)  # two-sided, four texts, all heads alike
+    np.testing.assert_allclose(by.q, (1 + 1 / 2 + 1 / 3) / 8)
     assert heads.effect[0] == pytest.approx(0.49 + 0.0015)
     one = agreement.iloc[0]
     assert (one.spearman, one.ci_low, one.ci_high, one.n_heads, one.n_prompts) == (1, 1, 1, 3, 4)
@@ -325,11 +355,18 @@ def test_sinks_and_evictions_on_paper(tmp_path, model, losses):
     tables.write(heads, tmp_path / "heads.csv")
     saved = tables.read(tmp_path / "heads.csv")
     summary = summarise_evictions(per_prompt(model, PROMPTS, losses))
-    figure = evictions(summary, by_position(model, losses), saved)
+    along = by_position(model, losses)
+    figure = evictions(summary, along, saved)
     left, middle, right = figure.axes
     labels = [text.get_text() for text in left.get_legend().get_texts()]
     assert labels == ["nothing pinned", "first 2 pinned", "recomputed"]
     assert [text.get_text() for text in middle.get_yticklabels()] == labels[:2]
+    unkept = [
+        table[table.positions.ne("kept") | table.policy.eq("all")] for table in (summary, along)
+    ]
+    left = evictions(*unkept).axes[0]
+    labels = [text.get_text() for text in left.get_legend().get_texts()]
+    assert labels == ["nothing pinned, reindexed", "first 2 pinned, reindexed", "recomputed"]
     drawn = right.containers[0].lines[0].get_xydata()
     np.testing.assert_allclose(drawn, heads[["sink_mass", "effect"]])
 

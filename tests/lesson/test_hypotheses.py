@@ -188,5 +188,5 @@ def test_what_is_refused():
         draw_hypotheses(PROMPTS, ROLES["previous_token"], 2)
     with pytest.raises(InterpError, match=r"prompt ids-0: no.*take other prompts"):
         draw_hypotheses(prompts_of_ids([[3, 4, 5], [6, 7, 8]]), INDUCTION, 2)
-    with pytest.raises(InterpError, match="1 prompts, 2 hypotheses: expected at least 2 prompts"):
+    with pytest.raises(InterpError, match="1 prompt, 2 hypotheses: expected at least 2 prompts"):
         draw_hypotheses(PROMPTS[:1], INDUCTION, 2)

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from gguf import GGUFWriter
+from pydantic import ValidationError
 from transformers import (
     CONFIG_MAPPING,
     AutoModelForCausalLM,
@@ -24,6 +25,7 @@ from transformers import (
 
 from interp.errors import InterpError
 from interp.lesson import figures
+from interp.lesson.config import KvCacheSizeConfig
 from interp.lesson.kv_cache import growth, measure, shape_by_hand, shape_of, sizes
 from interp.models.model import load_config, load_model
 from tests.families import N_LAYERS, WINDOW, tiny_model
@@ -216,6 +218,22 @@ def test_values_of_another_width_and_what_a_config_does_not_tell():
 def test_configs_that_can_not_be(tmp_path):
     with pytest.raises(InterpError, match="llama: 8 query heads cannot share 3 key-value heads"):
         shape_of(LlamaConfig(num_attention_heads=8, num_key_value_heads=3, head_dim=8), "x")
+    sound = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 64}
+    for wrong, message in (
+        ({"num_hidden_layers": 10**12}, "x: num_hidden_layers: 1000000000000; expected 0 to 1,000"),
+        ({"num_attention_heads": -4, "num_key_value_heads": -2}, "x: query heads of a layer: -4"),
+        ({"head_dim": -8}, "x: numbers that a layer keeps of a token: -64"),
+        ({"head_dim": 10**20}, "x: numbers that a layer keeps of a token: 8000"),
+        ({"max_position_embeddings": -5}, "x: max_position_embeddings: -5"),
+        (
+            {"layer_types": ["sliding_attention"] * 4},
+            "x: layer 0 .* the config has no sliding_window",
+        ),
+    ):
+        with pytest.raises(InterpError, match=message):
+            shape_of(LlamaConfig(**sound | wrong), "x")
+    with pytest.raises(InterpError, match="x: tokens in a window: -5"):
+        shape_of(MistralConfig(**sound | {"num_key_value_heads": 2, "sliding_window": -5}), "x")
     path = tmp_path / "odd.json"
     sound = {"model_type": "qwen2", "num_hidden_layers": 4, "num_attention_heads": 8}
     for wrong, message in (
@@ -338,6 +356,31 @@ def test_what_is_refused():
         shape_by_hand(1, 1, 1, 0)
     with pytest.raises(InterpError, match="64 query heads cannot share 7 key-value heads"):
         shape_by_hand(80, 64, 7, 128)
+
+
+def test_the_largest_numbers_that_a_config_takes_can_be_counted():
+    """And what is larger or smaller is refused by its key, before it overflows."""
+    bounds = {
+        "n_layers": (1, 10**5), "n_heads": (1, 10**6), "d_head": (1, 10**6), "context": (1, 10**9),
+        "users": (1, 10**9), "bytes_per_value": (0.125, 16.0), "memory_gb": (1e-9, 1e9),
+    }  # fmt: skip
+    for name, (least, most) in bounds.items():
+        for wrong in (least / 2 if least < 1 and name != "memory_gb" else 0, most * 2):
+            with pytest.raises(ValidationError, match=name):
+                KvCacheSizeConfig(**{name: wrong})
+    for end in (0, 1):
+        for memory in bounds["memory_gb"]:
+            given = {name: pair[end] for name, pair in bounds.items()} | {"memory_gb": memory}
+            config = KvCacheSizeConfig(models=(), kv_heads=(given["n_heads"],), **given)
+            shape = shape_by_hand(
+                config.n_layers, config.n_heads, config.kv_heads[0], config.d_head
+            )
+            counted = {"context": config.context, "bytes_per_value": config.bytes_per_value}
+            row = sizes([shape], users=config.users, memory=memory * 1e9, **counted).iloc[0]
+            tokens = config.context * config.bytes_per_value
+            assert row.bytes_per_user == pytest.approx(shape.values * tokens)
+            assert row.users_that_fit == memory * 1e9 // row.bytes_per_user
+            assert growth([shape], **counted).bytes.iloc[-1] == row.bytes_per_user
 
 
 @pytest.mark.smollm2

@@ -161,6 +161,7 @@ def test_a_published_set_from_a_file_and_from_a_data_set(
         (["sentences.dataset=no-one/nothing"], "data set no-one/nothing, split validation: cannot"),
         (["sentences.path={path}", "sentences.n_rows=1"], "1 frame of sentences: expected two"),
         (["sentences.path={other}"], "nothing is left for default"),
+        (["sentences.path={deep}"], "deep.json: is no JSON: maximum recursion depth"),
     ],
 )
 def test_refusals_are_one_line(tmp_path, capsys, composed_once, choices, arguments, message):
@@ -168,7 +169,10 @@ def test_refusals_are_one_line(tmp_path, capsys, composed_once, choices, argumen
     long = f"{'The horse is there. ' * 200}It is the _ again."
     row = {"sentence": long, "option1": "horse", "option2": "box", "answer": 1}
     other.write_text(json.dumps(row))
-    code, _ = run(tmp_path, *(one.format(path=path, other=other) for one in arguments))
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    places = {"path": path, "other": other, "deep": deep}
+    code, _ = run(tmp_path, *(one.format(**places) for one in arguments))
     said = capsys.readouterr()
     assert code == 2 and message in said.err and said.err.count("\n") == 1 and not said.out
 

@@ -25,6 +25,7 @@ from interp.lesson.pronouns import (
     with_places,
 )
 from interp.results import tables
+from interp.results.stats import false_discovery_q
 
 N_FRAMES = 8
 
@@ -176,7 +177,13 @@ def test_what_is_refused(model, task):
 
 def test_the_experiment_from_its_command_line(tmp_path, capsys, composed_once):
     folder = tmp_path / "run"
-    assert launch("resolve_pronoun", ["n_frames=4", "threads=1", f"out={folder}", "top=2"]) == 0
+    assert (
+        launch(
+            "resolve_pronoun",
+            ["n_frames=4", "threads=1", f"out={folder}", "top=2", "correction=by"],
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert said.err == f"resolve_pronoun: results in {folder}\n"
     names = ["table", "looks", "heads", "places", "stream"]
@@ -193,7 +200,16 @@ def test_the_experiment_from_its_command_line(tmp_path, capsys, composed_once):
     assert found["table"].reading.tolist() == readings
     assert len(found["heads"]) == 24 and len(found["places"]) == 24 * 5
     assert "preference of the right noun: 4 frames, 8 sentences; chance: 0, 0.5" in said.out
-    assert "note: with 4 frames no p is below 0.12, so nothing can be told from chance" in said.out
+    assert said.out.startswith(
+        "note: with 4 frames no p is below 0.12, so nothing can be told from chance (p < 0.05): take 6 or "
+        "more\nnote: with 4 templates no p is below 0.12; a single real effect among 24 tests can't reach "
+    )
+    assert "(BY: at best 1): take 12 templates or more\n" in said.out  # 24 · 3.78 · 2⁻¹¹
+    for name in ("looks", "heads"):
+        table = found[name]
+        np.testing.assert_allclose(
+            table.q, false_discovery_q(table.p.to_numpy(), "by"), equal_nan=True
+        )
     assert "have no answer to bring back" not in said.out
     assert "the adjective comes later" in said.out
 

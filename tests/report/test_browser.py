@@ -333,7 +333,11 @@ def test_what_is_undefined_or_left_out_is_said(tmp_path, opened):
 
 @pytest.mark.parametrize("width", [360, 800, 1200])
 def test_nothing_sticks_out(width, row_run, opened):
-    driver = opened(row_run[0])
+    hold_within(opened(row_run[0]), width)
+
+
+def hold_within(driver, width):
+    """Everything on the page fits into a window of that width."""
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     wide, inner = driver.execute_script(

@@ -311,6 +311,7 @@ def test_heads_and_prompts_are_chosen(report):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["read_attention", "./read_attention/"], "read_attention is given twice"),
         (["nowhere"], "nowhere: expected a run folder with a manifest.json"),
         ([], "runs"),
         (["read_attention", "heads=[3.0]"], "head 3.0: read_attention: default has layers 0 to 2"),

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from interp.results.latex import as_latex, escape
+from interp.results.latex import as_latex
 
 
 def table(**columns) -> pd.DataFrame:
@@ -28,7 +28,7 @@ def test_a_number_stands_with_its_interval_and_undefined_is_said():
         label="tab:heads",
     )
     assert rows(source) == [
-        r"0 & 3 & 0.500 [0.400, 0.600] & 1e$-$07 \\",
+        r"0 & 3 & 0.500 [0.400, 0.600] & 1 $\times 10^{-7}$ \\",
         r"1 & 4 & $-$0.250 [$-$1.50, 12.00] & 0.5 \\",
         r"2 & 5 & -- & -- \\",
     ]
@@ -60,9 +60,35 @@ def test_rows_that_are_left_out_are_counted_by_role():
     [
         ("50%", r"50\%"),
         ("a\\b", r"a\textbackslash{}b"),
+        (" the", r"\textvisiblespace{}the"),
+        ("\n\n", r"\textbackslash{}n\textbackslash{}n"),
+        ("<|a|>", r"\textless{}\textbar{}a\textbar{}\textgreater{}"),
+        ("--", "-{}-"),
         ("{x}_$^~&#", r"\{x\}\_\$\textasciicircum{}\textasciitilde{}\&\#"),
     ],
 )
 def test_tokens_are_shown_as_they_are(token, shown):
-    assert escape(token) == shown
-    assert shown in as_latex(table(key_token=[token, "b", "c"]))
+    assert [row.split(" & ")[2] for row in rows(as_latex(table(key_token=[token, "b", "c"])))] == [
+        rf"{shown} \\",
+        r"b \\",
+        r"c \\",
+    ]
+
+
+def test_what_is_small_is_not_0_and_what_has_no_end_is_not_a_number():
+    source = as_latex(
+        table(
+            effect=[-3.2e-5, 0.0, float("inf")],
+            ci_low=[-6e-4, 0.0, -float("inf")],
+            ci_high=[4.9e-4, 0.0, 5.0],
+        )
+    )
+    assert rows(source) == [
+        r"0 & 3 & $-$3.2 $\times 10^{-5}$ [$-$0.001, 0.00049] \\",
+        r"1 & 4 & 0.000 [0.000, 0.000] \\",
+        r"2 & 5 & $\infty$ [$-\infty$, 5.00] \\",
+    ]
+
+
+def test_a_table_without_rows_is_a_table():
+    assert rows(as_latex(table(mass=[0.1, 0.2, 0.3]).head(0))) == []

@@ -104,13 +104,28 @@ def test_what_has_no_value_is_left_out_and_what_can_not_be_split_is_undefined():
     assert rank_stability(holes).equals(rank_stability(values))
     values[0, 0] = nan
     assert rank_stability(values).agreement.notna().all()
-    for few in (values[1:2], values[:, :2], np.full((4, 3), nan)):
+    for few, reason in (
+        (values[1:2], "1 observation can't be split"),
+        (values[:, :2], "the ranks of 2 heads can't be correlated; it takes three"),
+        (np.full((4, 3), nan), "0 observations can't be split"),
+        (np.ones((4, 3)), "all heads have the same mean in one half"),
+    ):
         card = rank_stability(few)
-        assert (
-            np.isnan(card.agreement.iloc[0]) and "can't be split" in card.undefined_reason.iloc[0]
-        )
+        assert np.isnan(card.agreement.iloc[0]) and card.undefined_reason.iloc[0] == reason
         assert (card.agreement.isna() == (card.n_draws == 0)).all()
     assert len(rank_stability(values[1:3])) == 1  # two prompts: one half each, and no subsample
+
+
+def test_what_ties_decide_is_chance():
+    card = rank_stability(np.ones((12, 8)))
+    first = card[card.measure == "top 1"]
+    assert first.agreement.between(0.02, 0.3).all() and first.needed.isna().all()
+    assert (first.chance == 1 / 8).all()
+    one_stands_out = np.ones((12, 8))
+    one_stands_out[:, 5] = 2
+    card = rank_stability(one_stands_out)
+    assert (card.agreement[card.measure == "top 1"] == 1).all()
+    assert (card.agreement[card.measure == "top 3"] < 0.8).all()
 
 
 def test_a_seed_draws_the_same_and_a_level_is_used():
@@ -146,7 +161,7 @@ def test_the_short_card_says_from_how_many_on(card):
 
 def test_the_figure_is_the_table(card):
     """Each defined number stands in its cell, bold where stable; the rest is not coloured."""
-    axis = stability_card(card, "templates").axes[0]
+    axis = stability_card(card, "template").axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["r", "absent"]
     columns = [label.get_text() for label in axis.get_xticklabels()]
     assert columns == ["6", *3 * ["2", "4", "8"], "0"] or columns == [

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.command_line.launch import DIFFERENT, launch
+from experiments.command_line.launch import BUG, DIFFERENT, launch
 from interp.errors import InterpError
 from interp.results import tables
 from interp.runs import files, rerun
@@ -98,6 +100,8 @@ def test_another_token_is_different(done, other):
         ([0.0, 1.0], [1.1e-4, 1.0], "x", "different", 1.1e-4),
         ([0.5, 1.0], [0.505, 1.0], "x", "different", 0.005),
         ([0.5, 1.0], [0.505, 1.0], "q", "within tolerance", 0.005),
+        ([0.5, 1.0], [0.505, 1.0], "q_effect", "within tolerance", 0.005),
+        ([0.5, 1.0], [0.505, 1.0], "perplexity", "different", 0.005),
         ([0.5, 1.0], [0.52, 1.0], "p", "different", 0.02),
     ],
 )
@@ -124,6 +128,17 @@ def test_what_can_not_be_compared_is_refused(done, tmp_path):
         table.write("\n")
     with pytest.raises(InterpError, match=r"table\.csv is not what the run wrote"):
         rerun.finished_run(copy)
+    (copy / "config.yaml").rename(tmp_path / "config.yaml")
+    shutil.copy(done / "table.csv", copy)
+    with pytest.raises(
+        InterpError, match=r"config\.yaml is in the manifest, but not in the folder"
+    ):
+        rerun.finished_run(copy)
+    (copy / "config.yaml").write_text(
+        (tmp_path / "config.yaml").read_text().replace("head: 1", "head: 2")
+    )
+    with pytest.raises(InterpError, match=r"config\.yaml is not what the run wrote"):
+        rerun.finished_run(copy)
     (copy / "table.csv").unlink()
     with pytest.raises(InterpError, match=r"table\.csv is in the manifest, but not in the folder"):
         rerun.finished_run(copy)
@@ -131,6 +146,11 @@ def test_what_can_not_be_compared_is_refused(done, tmp_path):
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InterpError, match="the run is failed, expected done"):
         rerun.finished_run(copy)
+    for lacking in ("config", "environment", "files", "experiment"):
+        some = {key: value for key, value in manifest.items() if key != lacking}
+        (copy / "manifest.json").write_text(json.dumps(some | {"status": "done"}))
+        with pytest.raises(InterpError, match=f"not as a run writes it: no {lacking}"):
+            rerun.finished_run(copy)
     (copy / "manifest.json").write_text('{"tool": "another"}')
     with pytest.raises(InterpError, match="not of a run of interp"):
         rerun.finished_run(copy)
@@ -152,6 +172,21 @@ def test_a_run_comes_out_again(done, tmp_path, capsys, monkeypatch):
     assert set(verdicts.verdict) == {"identical"}
     manifest = json.loads((tmp_path / "again" / "manifest.json").read_text())
     assert {"table.csv", "again/table.csv"} <= manifest["files"].keys()
+
+
+def test_threads_are_those_of_the_first_or_as_told(done, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = []
+
+    def refused(command, **options):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 2, "", "no")
+
+    monkeypatch.setattr("experiments.reproduce.subprocess", SimpleNamespace(run=refused))
+    for arguments in ([], ["threads=3"]):
+        assert launch("reproduce", [str(done), "out=again", *arguments]) == 2
+    assert [[word for word in one if "threads" in word] for one in commands] == [[], ["threads=3"]]
+    assert launch("reproduce", [str(done), "seed=3"]) == 2  # no key of it: it would change nothing
 
 
 def test_what_comes_out_different_has_an_exit_code_of_its_own(other, tmp_path, capsys, monkeypatch):
@@ -177,3 +212,18 @@ def test_a_run_that_can_not_be_run_again_leaves_nothing(done, tmp_path, capsys, 
         assert not (tmp_path / "again").exists()
     assert launch("reproduce", ["out=again"]) == 2
     assert "run" in capsys.readouterr().err
+
+
+def test_of_a_second_run_that_breaks_the_log_is_kept(done, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def broken(command, **options):
+        log = tmp_path / "again" / "again" / "log.txt"
+        log.parent.mkdir()
+        log.write_text("traceback")
+        return subprocess.CompletedProcess(command, BUG, "", "a bug, see again/again/log.txt\n")
+
+    monkeypatch.setattr("experiments.reproduce.subprocess", SimpleNamespace(run=broken))
+    assert launch("reproduce", [str(done), "out=again"]) == 2
+    assert "it ended with code 1: a bug, see again/again/log.txt" in capsys.readouterr().err
+    assert (tmp_path / "again" / "again" / "log.txt").read_text() == "traceback"

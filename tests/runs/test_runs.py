@@ -450,3 +450,19 @@ def test_a_finished_run_is_never_gone_on_with(tmp_path: Path) -> None:
         pass
     with pytest.raises(InterpError, match="holds a finished run"):
         open_run(tmp_path / "run", "x", FindSinksConfig(), resume=True)
+
+
+def test_what_a_killed_run_had_half_written_is_taken_away(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _stopped_run(out, FindSinksConfig())
+    (out / "parts").mkdir()
+    left = [out / ".tmp-0a-map.pdf", out / "parts" / ".tmp-0b-3.npz"]
+    for path in left:
+        path.write_bytes(b"half")
+    with open_run(out, "x", FindSinksConfig(), resume=True):
+        assert not any(path.exists() for path in left)
+        assert (out / "part.csv").exists()
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk() -> None:
+    assert files.is_full(OSError(errno.EFBIG, "File too large"))

@@ -423,4 +423,4 @@ def test_what_is_shown_first_and_what_prints_on_one_line():
     assert "\n" not in repr(scores) and "24 rows" in repr(scores)
     seen = []
     capture(load_model("default"), prompts_of_ids([[3, 9, 4]]), lambda *one: seen.append(one[1]))
-    assert repr(seen[0]).startswith("AttentionPattern(1 prompts, 8 heads on 4, 3 queries")
+    assert repr(seen[0]).startswith("AttentionPattern(1 prompt, 8 heads on 4, 3 queries")
