@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from experiments.command_line.launch import launch, progress
-from experiments.steps.common import draw, load, make_prompts, write_tables
+from experiments.steps.common import draw, keeping, load, make_prompts, write_tables
 from experiments.steps.evidence import say_too_few
 from interp.lesson.config import EvictCacheConfig as Config
 from interp.runs.run_folder import RunFolder
@@ -83,6 +83,7 @@ def run(config: Config, folder: RunFolder) -> None:
     sys.stdout.flush()
     names = ["table.csv", "positions.csv", *(["heads.csv"] if config.by_head else [])]
     draw(folder, "evictions", evictions(*(tables.read(folder.path(name)) for name in names)))
+    folder.remove("parts")
 
 
 def checked(
@@ -112,7 +113,11 @@ def head_by_head(
     """What each head's own eviction costs, and how far its sink mass tells: tables by their file names."""
     from interp.lesson.eviction_effects import evict_by_head, summarise_heads
 
-    with progress(model.n_layers * model.n_heads * len(prompts), "texts × heads") as advance:
+    texts = folder.manifest["prompts"]["sha256"]
+    with (
+        keeping(config, folder, model, "heads", texts) as kept,
+        progress(model.n_layers * model.n_heads * len(prompts), "texts × heads") as advance,
+    ):
         rows, from_plain = evict_by_head(
             model,
             prompts,
@@ -120,6 +125,7 @@ def head_by_head(
             config.budget,
             engine=config.engine,
             seed=config.seed,
+            parts=kept,
             progress=advance,
         )
     folder.record(largest_difference_from_plain_passes=from_plain)

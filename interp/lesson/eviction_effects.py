@@ -39,6 +39,7 @@ from interp.lesson.tables import (
 )
 from interp.models.model import Model
 from interp.results import stats
+from interp.runs.parts import Parts
 from interp.scoring.scores import score_heads
 
 Progress = Callable[[int], None] | None
@@ -210,6 +211,7 @@ def evict_by_head(
     *,
     engine: Engine = "auto",
     seed: int = 0,
+    parts: Parts | None = None,
     progress: Progress = None,
 ) -> tuple[pd.DataFrame, float]:
     """What each query head's eviction costs, beside its mass on the first token.
@@ -218,6 +220,7 @@ def evict_by_head(
     its z; effects that rounding alone can make are 0.
 
     Args:
+        parts: where finished batches are kept and found again; they must be of these very texts.
         progress: called with numbers of heads × texts done.
 
     Returns:
@@ -245,6 +248,7 @@ def evict_by_head(
         [METRICS["loss"]],
         engine=engine,
         seed=seed,
+        parts=parts,
         progress=progress,
     )
     scores = score_heads(model, prompts, ["sink_first"], engine=engine, seed=seed).per_prompt

@@ -30,6 +30,7 @@ from interp.lesson.eviction_figure import evictions
 from interp.models.model import load_model
 from interp.results import tables
 from interp.results.stats import false_discovery_q
+from interp.runs.parts import Parts
 from tests.families import tiny_model
 
 N, BUDGET = 22, 7
@@ -115,6 +116,20 @@ def test_one_head_alone(model, layer):
         np.testing.assert_allclose(row.effect, after - before, atol=1e-4)
         np.testing.assert_allclose(row.baseline, before, atol=1e-4)
         assert row.effect.abs().max() > 1e-3
+
+
+def test_head_by_head_goes_on_where_it_was_stopped(model, tmp_path):
+    oldest = Policy("oldest", PINS[:, :0])
+    whole, _ = evict_by_head(model, PROMPTS, oldest, BUDGET)
+
+    def stop(n):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evict_by_head(model, PROMPTS, oldest, BUDGET, parts=Parts(tmp_path, ["x"]), progress=stop)
+    kept = Parts(tmp_path, ["x"])
+    rows, _ = evict_by_head(model, PROMPTS, oldest, BUDGET, parts=kept)
+    assert kept.n_loaded and rows.equals(whole)
 
 
 def test_a_head_that_writes_nothing_can_lose_nothing():
