@@ -169,10 +169,13 @@ def _facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "task",
             f"{words}: {counted(task['n_examples'], 'prompt')} of {counted(task['n_templates'], 'template')}",
         )
-    yield "seed", str(manifest["seed"])
+    if manifest["seed"] is not None:  # a --multirun has none of its own
+        yield "seed", str(manifest["seed"])
     begun, ended = (datetime.fromisoformat(manifest[end]) for end in ("started", "finished"))
     seconds = f"{(ended - begun).total_seconds():.0f} s"
-    yield "run", f"{begun:%Y-%m-%d %H:%M} UTC, {seconds}, {counted(manifest['threads'], 'thread')}"
+    threads = manifest["threads"]
+    on = "" if threads is None else f", {counted(threads, 'thread')}"
+    yield "run", f"{begun:%Y-%m-%d %H:%M} UTC, {seconds}{on}"
     source = environment["source"] or {}
     commit = f", commit {source['commit'][:10]}" if source.get("commit") else ""
     changed = " with changes" if source.get("dirty") else ""

@@ -399,7 +399,9 @@ def test_a_sweep_is_shown_with_its_runs(tmp_path, report):
     arguments = ["prompt=when Ann saw Ben", "layer=1", "head=3,5", "threads=1"]
     assert launch("read_attention", ["--multirun", *arguments, f"out={tmp_path / 'many'}"]) == 0
     code, text, said = report(str(tmp_path / "many"))
-    assert code == 0 and said.startswith("3 runs, ") and "2 attention viewers" in said
+    assert code == 0, said
+    assert said.startswith("3 runs, ") and "2 attention viewers" in said
+    assert "None" not in text.split("</main>")[0].split("<script")[0]
     links = [attributes["href"] for tag, attributes in Read(text).elements if tag == "a"]
     assert links == ["#run-1", "#run-2", "#run-3"]
     differ = text.split("What differs in the configs")[1].split("</table>")[0]
