@@ -449,7 +449,7 @@ def test_halves_share_no_template(world):
     )
     assert halves(world, seed=5) == (first, second)
     one = replace(world, examples=world.examples[:2])
-    with pytest.raises(InterpError, match="all 2 prompts are of one template"):
+    with pytest.raises(InterpError, match=r"one template \(2 prompts\)"):
         halves(one)
 
 
