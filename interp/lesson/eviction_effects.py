@@ -94,7 +94,7 @@ def evict(
     for policy in policies if "kept" in positions else ():
         values = masked_losses(model, prompts, policy, budget, engine=engine, progress=progress)
         found.append(named(policy.name, policy.n_pinned, "kept", values))
-    for policy, values in zip(policies, stepped, strict=False):
+    for policy, values in zip(policies if stepped else (), stepped, strict=True):
         found.append(named(policy.name, policy.n_pinned, "reindexed", values))
     if recompute:
         values = recomputed_losses(model, prompts, budget, first_scored(prompts))
