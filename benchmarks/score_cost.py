@@ -20,10 +20,10 @@ from scipy.stats import binom
 
 from interp.attention.door import implementation
 from interp.inputs.prompts import repeated_random_prompts
-from interp.models.forward import capture, last_logits
+from interp.models.forward import last_logits
 from interp.models.model import load_model
 from interp.scoring.roles import ROLES, find_roles
-from interp.scoring.scores import BatchScorer
+from interp.scoring.scores import score_batch
 
 
 def clocked(run) -> tuple[float, float]:
@@ -53,8 +53,7 @@ def main() -> None:
                 last_logits(model, batch)
 
         def scored() -> None:
-            scorer = BatchScorer(batch, roles, seed=0)
-            capture(model, batch, lambda layer, pattern, z: scorer.look(layer, pattern))
+            score_batch(model, batch, roles)
 
         if n == options.tokens[0]:
             plain(), scored()

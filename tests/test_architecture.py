@@ -55,6 +55,7 @@ LINE = (
         "results.findings",
     ],  # of any table: they know of no model
     [
+        "scoring.targets",
         "scoring.scores",
         "scoring.nulls",
         "scoring.sink_rate",

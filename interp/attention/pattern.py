@@ -32,7 +32,7 @@ from interp.words import counted
 # Gathered pairs are (pair, head, d_head) floats: a bound on how many are held at once.
 PAIR_CHUNK = 16_384
 # Queries that share one matrix product when a band of distances is asked for.
-BAND_BLOCK = 16
+BAND_BLOCK = 8
 
 
 class Pattern(ABC):

@@ -315,6 +315,22 @@ def edited(
         InterpError: a layer, head or position that is not there, a value that does not fit, a cut that
             leaves a query with nothing to look at, a site the architecture does not have.
     """
+    placed = check_edits(model, edits)
+    recording = Recording(()) if recording is None else recording
+    for site in recording.sites:
+        check_site(model, site)
+    with ALONE, ExitStack() as stack:
+        layers = {one.edit.layer for one in placed} | {layer for layer, _ in recording.wanted}
+        for layer in sorted(layers):
+            here = [one for one in placed if one.edit.layer == layer]
+            _hook_stream(model, layer, here, recording, stack)
+        touch = _Touch(placed, recording, before)
+        stack.enter_context(open_door(model.hf_model, look, touch=touch, engine=engine))
+        yield
+
+
+def check_edits(model: Model, edits: Sequence[Edit | Placed] | Edit) -> list[Placed]:
+    """Refuse what this model does not have, or what can't be done together, as :func:`edited` says."""
     if isinstance(edits, Replace | Cut | Redirect):
         edits = [edits]
     placed = [one if isinstance(one, Placed) else Placed(one) for one in edits]
@@ -327,17 +343,7 @@ def edited(
         for site in [one.edit.site] if isinstance(one.edit, Replace) else one.edit.sites:
             check_site(model, site)
     _check_cuts(placed)
-    recording = Recording(()) if recording is None else recording
-    for site in recording.sites:
-        check_site(model, site)
-    with ALONE, ExitStack() as stack:
-        layers = {one.edit.layer for one in placed} | {layer for layer, _ in recording.wanted}
-        for layer in sorted(layers):
-            here = [one for one in placed if one.edit.layer == layer]
-            _hook_stream(model, layer, here, recording, stack)
-        touch = _Touch(placed, recording, before)
-        stack.enter_context(open_door(model.hf_model, look, touch=touch, engine=engine))
-        yield
+    return placed
 
 
 def _check_cuts(placed: Sequence[Placed]) -> None:

@@ -7,7 +7,8 @@ has been kept; cells that begin at the same layer and position run on it as one 
 
 because everything in layers before the edited one, and in all layers everything at positions before
 the edited one, is as it was in the clean pass: the residual stream into the layer comes from there,
-and so do the keys and values of earlier tokens. Only positions that the metric reads are unembedded.
+and so do the keys and values of earlier tokens. Of the last layer only the positions that the metric
+reads are run, on the keys and values of all, and only these are unembedded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from interp.attention.door import ALONE
 from interp.attention.kernels import Engine
-from interp.editing.edits import Before, Edit, Placed, Recording, Replace, edited
+from interp.editing.edits import Before, Edit, Placed, Recording, Replace, check_edits, edited
 from interp.editing.metrics import positions
 from interp.editing.sites import Site, block, output_kinds
 from interp.errors import InterpError
@@ -147,7 +148,7 @@ def run_cells(
             begun position on.
     """
     layer, first = at
-    n = len(group.members)
+    n, last = len(group.members), model.n_layers - 1
     # A layer without attention (a hybrid's) hands its state on in a way of its own: begin at 0.
     later = range(layer, model.n_layers)
     if first and not all(Site("k", above) in group.kept for above in later):
@@ -159,17 +160,76 @@ def run_cells(
         for c, cell in enumerate(cells)
         for edit in cell
     ]
-    # First the stream, then the cell's own edits on it.
-    start = Placed(Replace(Site("resid_pre", layer), stream, "clean run"))
     before = Before(first, group.kept, len(cells)) if first else None
-    ids, where = (t.repeat(len(cells), 1) for t in (group.ids[:, first:], group.where - first))
+    ids, where = (t.repeat(len(cells), 1) for t in (group.ids, group.where))
+    scored = last_layer_from(model, group.examples, cells, (layer, first))
+    read = recording
+    if scored > first and recording is None:
+        read = _UpTo(last)
+    try:
+        logits = _run_on(model, ids, where, layer, first, stream, placed, before, read, engine)
+    except _Enough:
+        assert read is not None
+        whole = Recording(Site(kind, last) for kind in ("k", "v"))
+        for kind in ("k", "v"):
+            tensor = read[Site(kind, last)]
+            tensor = tensor if before is None else before.joined(last, kind, tensor)
+            whole.keep(last, kind, tensor)
+        stream = read[Site("resid_pre", last)][:, scored - first :]
+        before = Before(scored, whole, 1)
+        logits = _run_on(model, ids, where, last, scored, stream, (), before, None, engine)
+    return logits.unflatten(0, (len(cells), n))
+
+
+def last_layer_from(
+    model: Model, examples: Sequence[Example], cells: Sequence[Cell], at: Begin
+) -> int:
+    """First position that the last layer is run on: the first that the metric reads, where no cell
+    changes anything in that layer."""
+    layer, first = at
+    inner = max((edit.layer for cell in cells for edit in cell), default=layer)
+    if inner >= model.n_layers - 1 or not takes_positions(model):
+        return first
+    return max(first, min(positions(example)[0] for example in examples))
+
+
+def _run_on(
+    model: Model,
+    ids: Tensor,
+    where: Tensor,
+    layer: int,
+    first: int,
+    stream: Tensor,
+    placed: Sequence[Placed],
+    before: Before | None,
+    recording: Recording | None,
+    engine: Engine,
+) -> Float[Tensor, "row scored d_vocab"]:
+    """Logits of rows whose residual stream into ``layer``, from position ``first`` on, is ``stream``."""
+    # First the stream, then the cells' own edits on it.
+    start = Placed(Replace(Site("resid_pre", layer), stream, "clean run"))
     with (
         ALONE,
         started_at(model, layer),
         edited(model, [start, *placed], recording=recording, before=before, engine=engine),
     ):
-        logits = logits_at(model, ids, where, first=first)
-    return logits.unflatten(0, (len(cells), n))
+        return logits_at(model, ids[:, first:], where - first, first=first)
+
+
+class _Enough(Exception):
+    """All that is needed of a pass is there."""
+
+
+class _UpTo(Recording):
+    """Ends a pass with the values of a layer: keeps them, its keys, and the residual stream into it."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__(Site(kind, layer) for kind in ("resid_pre", "k", "v"))
+
+    def keep(self, layer: int, kind: str, tensor: Tensor) -> None:
+        super().keep(layer, kind, tensor)
+        if all(site in self for site in self.sites):
+            raise _Enough
 
 
 def _counted_from(first: int, edit: Edit) -> Edit:
@@ -212,5 +272,4 @@ def check_cells(model: Model, cells: Sequence[Cell]) -> None:
     if not all(cells):
         raise InterpError("a cell without edits: expected at least one in each")
     for cell in cells:
-        with edited(model, cell):
-            pass
+        check_edits(model, cell)

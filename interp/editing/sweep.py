@@ -36,6 +36,7 @@ from interp.editing.passes import (
     check_cells,
     kept_bytes,
     kept_pass,
+    last_layer_from,
     rows_in_a_pass,
     run_cells,
     split,
@@ -149,7 +150,7 @@ def sweep(
     prompts = _checked(model, examples, cells, metrics, base)
     begins = [begin(model, cell, examples) for cell in cells]
     groups = list(split(model, examples, begins, batch_tokens))
-    plan = _plan(model, groups, begins, examples, batch_tokens)
+    plan = _plan(model, groups, cells, begins, examples, batch_tokens)
     clean, before = (np.full((len(metrics), len(examples)), np.nan) for _ in range(2))
     values = np.full((len(metrics), len(cells), len(examples)), np.nan)
     largest_rounding, places = np.zeros(len(metrics)), 0.0
@@ -304,10 +305,11 @@ def _measure(
     engine: Engine,
 ) -> Float[np.ndarray, "metric cell example"]:
     logits = run_cells(model, group, cells, at, engine)
-    reference = group.reference.repeat(len(cells), 1, 1)
-    examples = group.examples * len(cells)
-    found = [metric.measure(logits.flatten(0, 1), reference, examples) for metric in metrics]
-    return torch.stack(found).double().cpu().numpy().reshape(len(metrics), len(cells), -1)
+    found = [
+        torch.stack([metric.measure(cell, group.reference, group.examples) for cell in logits])
+        for metric in metrics
+    ]
+    return torch.stack(found).double().cpu().numpy()
 
 
 def _rounding(
@@ -330,6 +332,7 @@ def _rounding(
 def _plan(
     model: Model,
     groups: list[tuple[int, ...]],
+    cells: Sequence[Cell],
     begins: Sequence[Begin],
     examples: Sequence[Example],
     batch_tokens: int,
@@ -338,12 +341,14 @@ def _plan(
     for members in groups:
         ours = [examples[i] for i in members]
         n, length = len(ours), len(ours[0].prompt.ids)
-        layer, first = min(begins)
-        forwards, work = forwards + 2, work + n * model.n_layers * length
-        work += 2 * n * (model.n_layers - layer) * (length - first)  # what rounding does
-        for (layer, first), cells in _batches(model, begins, ours, batch_tokens):
+        forwards, work = forwards + 1, work + n * model.n_layers * length
+        passes: list[tuple[Begin, list[Cell]]] = [(min(begins), [(), ()])]  # what rounding does
+        for at, chunk in _batches(model, begins, ours, batch_tokens):
+            passes.append((at, [cells[c] for c in chunk]))
+        for (layer, first), here in passes:
             forwards += 1
-            work += len(cells) * n * (model.n_layers - layer) * (length - first)
+            skipped = last_layer_from(model, ours, here, (layer, first)) - first
+            work += len(here) * n * ((model.n_layers - layer) * (length - first) - skipped)
         plain += len(begins) * n * model.n_layers * length
         kept = max(kept, n * kept_bytes(model, length, begins))
     return Plan(len(begins), len(examples), forwards, work, plain, kept)

@@ -137,8 +137,15 @@ def _logits(
     else:
         place = where
     with door.ALONE, evaluating(model.hf_model), torch.set_grad_enabled(gradients):
-        logits = model.hf_model(**arguments).logits[row, place].float()
-    if not torch.isfinite(logits).all():
+        logits = model.hf_model(**arguments).logits
+        # Where all rows keep the same positions, what came is what was asked for: no copy.
+        if not torch.equal(
+            place, torch.arange(logits.shape[1], device=place.device).expand_as(place)
+        ):
+            logits = logits[row, place]
+        logits = logits.float()
+    # A sum hides no NaN, and takes a tenth of the time; it may overflow, so that each is asked then.
+    if not torch.isfinite(logits.sum()) and not torch.isfinite(logits).all():
         raise InterpError(
             f"{model.name}: the logits are NaN or infinite; the weights are damaged, or the dtype is "
             "too narrow: try dtype=float32"

@@ -345,13 +345,14 @@ def load_config(
 @contextlib.contextmanager
 def evaluating(hf_model: nn.Module) -> Iterator[None]:
     """Eval mode (no dropout) inside the block; afterwards every submodule has its own flag back."""
-    flags = [(module, module.training) for module in hf_model.modules()]
-    hf_model.eval()
+    training = [module for module in hf_model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        for module, training in flags:
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 def _wrap(model: Any, tokenizer: PreTrainedTokenizerBase | str | Path | None) -> Model:

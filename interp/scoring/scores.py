@@ -20,22 +20,20 @@ used (Jain & Wallace, 1902.10186).
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from interp.arguments import check_share, whole_number
 from interp.attention.kernels import Engine, check_engine
 from interp.attention.masks import IndexMask
 from interp.attention.pattern import Pattern
-from interp.attention.questions import Questions
 from interp.errors import InterpError
 from interp.inputs.prompts import Prompt, as_prompts
 from interp.models.forward import attention_path, batches, capture
@@ -44,6 +42,7 @@ from interp.results import tables
 from interp.results.stats import Correction, check_correction
 from interp.results.summaries import summarise
 from interp.scoring.roles import ROLES, AnySink, Role, as_roles
+from interp.scoring.targets import MEASURES, AnyTargets, BatchTargets, targets_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,17 +51,12 @@ if TYPE_CHECKING:
 
 Roles = Sequence[Role | AnySink]
 
-LARGEST_SHIFT = 8
-# A head that is off the sink by less than this share of its attention says nothing about the rest.
-LEAST_OFF_SINK = 1e-3
-
 PATHS = (
     "fused",
     "tiled",
     "transformer_lens",
     "given",
 )  # of attention; pattern.py says what each is
-MEASURES = ("mass", "mass_off_sink", "learned_sink", "chance", "null", "n_queries", "position")
 
 
 @dataclass(frozen=True)
@@ -137,21 +131,15 @@ def score_heads(
         batch_size = 1
     frames = []
     for number, batch in enumerate(batches(prompts, batch_size)):
-        scorer = BatchScorer(batch, wanted, seed)
-        kept = None if parts is None else parts.load(f"{number}", scorer.shape(model))
-        if kept is not None:
-            frames.append(scorer.restored(kept).frame())
-            if progress is not None:
-                progress(len(batch))
-            continue
-
-        def look(layer: int, pattern: Pattern, z: Tensor, scorer: BatchScorer = scorer) -> None:
-            scorer.look(layer, pattern)
-
-        capture(model, batch, look, engine=engine)
-        frames.append(scorer.frame())
-        if parts is not None:
-            parts.save(f"{number}", scorer.kept(model))
+        shape = model.n_layers, len(MEASURES) + 1, len(wanted), len(batch), model.n_heads
+        kept = None if parts is None else parts.load(f"{number}", shape)
+        if kept is None:
+            scores = score_batch(model, batch, wanted, engine=engine, seed=seed)
+            if parts is not None:
+                parts.save(f"{number}", scores.kept(shape))
+        else:
+            scores = BatchScores.restored(batch, wanted, kept)
+        frames.append(scores.frame())
         if progress is not None:
             progress(len(batch))
     per_prompt = pd.concat(frames, ignore_index=True)
@@ -175,7 +163,16 @@ def score_pattern(
     """Per-prompt scores of one layer's pattern (layer 0 in the table): for patterns made by hand."""
     scorer = BatchScorer(prompts, roles, seed)
     scorer.look(0, pattern)
-    return scorer.frame()
+    return scorer.scores().frame()
+
+
+def score_batch(
+    model: Model, batch: Sequence[Prompt], roles: Roles, *, engine: Engine = "auto", seed: int = 0
+) -> BatchScores:
+    """Score every head on one batch, in one forward pass: what :func:`score_heads` repeats."""
+    scorer = BatchScorer(batch, roles, seed)
+    capture(model, batch, lambda layer, pattern, z: scorer.look(layer, pattern), engine=engine)
+    return scorer.scores()
 
 
 def _check_arguments(model: object, confidence: float, seed: int, engine: str) -> None:
@@ -186,298 +183,112 @@ def _check_arguments(model: object, confidence: float, seed: int, engine: str) -
 
 
 class BatchScorer:
-    """Scores of one batch of prompts, layer by layer.
+    """Looks at one batch of prompts, layer by layer.
 
     What to ask of a pattern depends on prompts, roles and mask, not on the layer: it is worked out
-    once for each mask (a hybrid model has two).
+    once for each mask (a hybrid model has two). Of a layer only sums of weights are kept, and what
+    follows from them is worked out at the end for all layers at once.
     """
 
     def __init__(self, prompts: Sequence[Prompt], roles: Roles, seed: int) -> None:
         self.prompts, self.roles, self.seed = prompts, roles, seed
-        self._targets: dict[int, tuple[IndexMask, BatchTargets, list[AnyTargets]]] = {}
-        self._layers: dict[int, tuple[str, dict[str, np.ndarray]]] = {}
+        self._asked: dict[int, Asked] = {}
 
     def look(self, layer: int, pattern: Pattern) -> None:
-        """Score every head of one layer."""
+        """Ask every head of one layer."""
         longest = max(len(prompt.ids) for prompt in self.prompts)
         if (pattern.mask.batch, pattern.mask.n_queries) != (len(self.prompts), longest):
             raise InterpError(
                 f"layer {layer}: pattern of {pattern.mask.batch} prompts × {pattern.mask.n_queries} "
                 f"queries, expected {len(self.prompts)} × {longest}"
             )
-        # The mask is kept beside its targets, so that its id cannot be given to another meanwhile.
         key = id(pattern.mask)
-        if key not in self._targets:
-            fixed = [role for role in self.roles if isinstance(role, Role)]
-            searched = [role for role in self.roles if isinstance(role, AnySink)]
-            self._targets[key] = (
-                pattern.mask,
-                BatchTargets(self.prompts, fixed, pattern.mask, self.seed),
-                [AnyTargets(self.prompts, role, pattern.mask, self.seed) for role in searched],
-            )
-        _, fixed_targets, any_targets = self._targets[key]
-        fixed_scores = iter(fixed_targets.score(pattern))
-        any_scores = (targets.score(pattern) for targets in any_targets)
-        scores = [
-            next(fixed_scores if isinstance(role, Role) else any_scores) for role in self.roles
-        ]
-        stacked = {name: np.stack([score[name] for score in scores]) for name in MEASURES}
-        self._layers[layer] = (pattern.path, stacked)
+        if key not in self._asked:
+            targets = targets_of(self.prompts, self.roles, pattern.mask, self.seed)
+            self._asked[key] = Asked(pattern.mask, targets)
+        asked = self._asked[key]
+        asked.sums.append([targets.sums(pattern) for targets in asked.targets])
+        asked.layers.append((layer, pattern.path))
 
-    def shape(self, model: Model) -> tuple[int, ...]:
-        """Of what is kept of a batch: (layer, measure, role, prompt, head); the last measure is the path."""
-        sizes = len(MEASURES) + 1, len(self.roles), len(self.prompts), model.n_heads
-        return model.n_layers, *sizes
+    def scores(self) -> BatchScores:
+        """The measures of every layer looked at."""
+        found: dict[int, tuple[str, np.ndarray]] = {}
+        for asked in self._asked.values():
+            stacked = [torch.stack(sums) for sums in zip(*asked.sums, strict=True)]
+            measures = [
+                targets.measures(sums) for targets, sums in zip(asked.targets, stacked, strict=True)
+            ]
+            places = np.concatenate([targets.places for targets in asked.targets])
+            whole = np.concatenate(measures, axis=2)[:, :, places.argsort()]
+            for (layer, path), values in zip(asked.layers, whole, strict=True):
+                found[layer] = path, values
+        return BatchScores(self.prompts, self.roles, found)
 
-    def kept(self, model: Model) -> np.ndarray:
-        """All scores as one array of that shape; NaN for a layer that has no attention."""
-        whole = np.full(self.shape(model), np.nan)
-        for layer, (path, scores) in self._layers.items():
-            for place, name in enumerate(MEASURES):
-                whole[layer, place] = scores[name]
+
+@dataclass
+class Asked:
+    """What is asked under one mask, and what the layers answered.
+
+    Attributes:
+        mask: kept, so that its id, by which this is found, cannot be given to another meanwhile.
+        targets: of the roles, each answered by :meth:`sums` of its own.
+        layers: (layer, attention path), in the order in which they were looked at.
+        sums: of each of them, what each of ``targets`` found.
+    """
+
+    mask: IndexMask
+    targets: list[BatchTargets | AnyTargets]
+    layers: list[tuple[int, str]] = field(default_factory=list)
+    sums: list[list[Tensor]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BatchScores:
+    """Scores of one batch of prompts.
+
+    Attributes:
+        layers: layer → (attention path, (measure, role, prompt, head) in the order of ``MEASURES``).
+    """
+
+    prompts: Sequence[Prompt]
+    roles: Roles
+    layers: dict[int, tuple[str, Float[np.ndarray, "measure role prompt head"]]]
+
+    def kept(self, shape: tuple[int, ...]) -> Float[np.ndarray, "layer measure role prompt head"]:
+        """All scores as one array, the path as its last measure; NaN for a layer without attention."""
+        whole = np.full(shape, np.nan)
+        for layer, (path, measures) in self.layers.items():
+            whole[layer, :-1] = measures
             whole[layer, -1] = PATHS.index(path)
         return whole
 
-    def restored(self, kept: np.ndarray) -> BatchScorer:
-        """The scorer as it was when ``kept`` was made of it."""
-        for layer, scores in enumerate(kept):
-            path = scores[-1].flat[0]
-            if not np.isnan(path):
-                by_name = dict(zip(MEASURES, scores, strict=False))
-                self._layers[layer] = (PATHS[int(path)], by_name)
-        return self
+    @classmethod
+    def restored(
+        cls,
+        prompts: Sequence[Prompt],
+        roles: Roles,
+        kept: Float[np.ndarray, "layer measure role prompt head"],
+    ) -> BatchScores:
+        """The scores that :meth:`kept` was made of."""
+        paths = kept[:, -1, 0, 0, 0]
+        there = np.flatnonzero(~np.isnan(paths)).tolist()
+        layers = {layer: (PATHS[int(paths[layer])], kept[layer, :-1]) for layer in there}
+        return cls(prompts, roles, layers)
 
     def frame(self) -> pd.DataFrame:
         """A row per layer, head, role and prompt."""
         frames = []
-        for layer, (path, scores) in sorted(self._layers.items()):
-            role, prompt, head = np.indices(scores["mass"].shape).reshape(3, -1)
+        for layer, (path, measures) in sorted(self.layers.items()):
+            role, prompt, head = np.indices(measures.shape[1:]).reshape(3, -1)
             names = np.array([one.name for one in self.roles])
             absent = np.array([one.absent for one in self.roles])
             frame = pd.DataFrame({"layer": layer, "head": head, "role": names[role]})
             frame["prompt"] = np.array([one.name for one in self.prompts])[prompt]
-            for name in MEASURES:
-                frame[name] = scores[name].ravel()
+            for name, values in zip(MEASURES, measures, strict=True):
+                frame[name] = values.ravel()
             frame["n_queries"] = frame.n_queries.astype("int64")
             frame["position"] = frame.position.astype("Int64")
             frame["undefined_reason"] = pd.Series(absent[role]).where(frame.n_queries == 0)
             frame["attention_path"] = path
             frames.append(frame)
         return pd.concat(frames, ignore_index=True)
-
-
-class BatchTargets:
-    """The targets of fixed roles on one batch under one mask, ready to be asked of any layer.
-
-    A *pair* is one (query, key) target; a *row* is one scored query of one role and prompt; a
-    *group* is one role on one prompt. Index tensors lead from pairs to rows and rows to groups.
-    """
-
-    def __init__(
-        self, prompts: Sequence[Prompt], roles: Sequence[Role], mask: IndexMask, seed: int
-    ) -> None:
-        self.n_roles, self.n_prompts, n = len(roles), len(prompts), mask.n_queries
-        parts = [np.empty((0, 4), dtype=np.int64)]
-        for r, role in enumerate(roles):
-            for b, prompt in enumerate(prompts):
-                found = role.pairs(prompt)
-                group = np.full((len(found), 1), r * len(prompts) + b)
-                parts.append(np.hstack([group, np.full_like(group, b), found]))
-        pairs = torch.from_numpy(np.vstack(parts)).to(mask.device)
-        group, batch, query, key = pairs.T
-        choice = mask.reachable[batch, query] > 1
-        pairs = pairs[mask.allowed(batch, query, key) & choice].T.contiguous()
-        group, batch, query, key = pairs
-
-        # In order of group, query and key, since roles give their pairs in order.
-        rows, row = (group * n + query).unique_consecutive(return_inverse=True)
-        self.row_group, self.row_query = rows // n, rows % n
-        self.row_batch = self.row_group % len(prompts)
-        off_first = ~_any(key == 0, row, len(rows))
-        moved, kept = _moved(prompts, roles, pairs, row, self.row_group, mask, seed)
-        self.off = off_first.nonzero()[:, 0]
-        off_batch, off_query = self.row_batch[self.off], self.row_query[self.off]
-        # Which sum each asked weight goes into: mass of rows off the first position, mass of the
-        # others, moved targets, and the first position itself.
-        n_groups = self.n_roles * self.n_prompts
-        places = (group + n_groups * ~off_first[row], group[kept] + 2 * n_groups)
-        place, order = torch.cat([*places, self.row_group[self.off] + 3 * n_groups]).sort()
-        self.ends = _ends(place, 4 * n_groups)
-        self.row_ends = _ends(self.row_group, n_groups)
-        self.off_ends = _ends(self.row_group[self.off], n_groups)
-        self.questions = Questions(
-            torch.cat([batch, batch[kept], off_batch])[order],
-            torch.cat([query, query[kept], off_query])[order],
-            torch.cat([key, moved[kept], torch.zeros_like(off_query)])[order],
-            mask.batch,
-            n,
-        )
-
-        # What does not depend on the pattern, as (1, group).
-        each = torch.ones(1, len(rows), dtype=torch.float64, device=mask.device)
-        targets = torch.bincount(row, minlength=len(rows))
-        chance = targets / mask.reachable[self.row_batch, self.row_query]
-        self.count = _sums(each, self.row_ends)
-        self.off_count = _sums(each * off_first, self.row_ends)
-        self.null_count = _sums(each * _any(kept, row, len(rows)), self.row_ends)
-        # 0 / 0 makes an empty group undefined, here and below.
-        self.chance = _sums(chance[None].double(), self.row_ends) / self.count
-
-    def score(self, pattern: Pattern) -> list[dict[str, Float[np.ndarray, "prompt head"]]]:
-        """One layer's measures, a dictionary per role."""
-        weights = self.questions.ask(pattern).double()
-        off_mass, rest, null, first = _sums(weights, self.ends).chunk(4, dim=1)
-        off = self.off_count - first
-        learned = torch.full_like(off, torch.nan)
-        if (sink := pattern.learned_sink()) is not None:
-            row_learned = sink[self.row_batch, :, self.row_query].mT.double()
-            off -= _sums(row_learned[:, self.off], self.off_ends)
-            learned = _sums(row_learned, self.row_ends) / self.count
-        enough = off >= LEAST_OFF_SINK * self.off_count.clamp(min=1)
-        measures = {
-            "mass": (off_mass + rest) / self.count,
-            # 1 at most, but for rounding.
-            "mass_off_sink": torch.where(enough, (off_mass / off).clamp(max=1), torch.nan),
-            "chance": self.chance.expand_as(off),
-            "null": null / self.null_count,
-            "learned_sink": learned,
-            "n_queries": self.count.expand_as(off),
-            "position": torch.full_like(off, torch.nan),
-        }
-        shape = (len(MEASURES), pattern.n_heads, self.n_roles, self.n_prompts)
-        stacked = torch.stack([measures[name] for name in MEASURES]).reshape(shape)
-        arrays = stacked.permute(2, 0, 3, 1).cpu().numpy()
-        return [dict(zip(MEASURES, array, strict=True)) for array in arrays]
-
-
-def _moved(
-    prompts: Sequence[Prompt],
-    roles: Sequence[Role],
-    pairs: Int[Tensor, "4 pair"],
-    row: Int[Tensor, " pair"],
-    row_group: Int[Tensor, " row"],
-    mask: IndexMask,
-    seed: int,
-) -> tuple[Int[Tensor, " pair"], Tensor]:
-    """Wrong targets: each pair's moved key, and which to keep: all of a query's, or none.
-
-    One shift for each role and prompt, drawn among those that leave the most queries all their
-    wrong targets (half of the best or more): a current-token target can only move back, a
-    first-position target only forward.
-    """
-    n, n_groups = mask.n_queries, len(roles) * len(prompts)
-    group, batch, query, key = pairs
-    code = (group * n + query) * n + key
-    shifts = torch.tensor([s for s in range(-LARGEST_SHIFT, LARGEST_SHIFT + 1) if s])
-    valid = torch.empty(len(shifts), len(row_group), dtype=torch.bool, device=mask.device)
-    for i, shift in enumerate(shifts.tolist()):
-        wrong = key + shift
-        right = (wrong >= 0) & (wrong <= query) & ~_among(code + shift, code)
-        right &= mask.allowed(batch, query, wrong.clamp(min=0, max=n - 1))
-        valid[i] = ~_any(~right, row, len(row_group))
-    # A query counts once, however many targets it has.
-    counts = torch.stack([torch.bincount(row_group[ok], minlength=n_groups) for ok in valid])
-    chosen = torch.zeros(n_groups, dtype=torch.long)
-    for number in counts.any(0).nonzero()[:, 0].tolist():
-        good = (2 * counts[:, number] >= counts[:, number].max()).nonzero()[:, 0].cpu().numpy()
-        role, prompt = roles[number // len(prompts)], prompts[number % len(prompts)]
-        chosen[number] = int(_generator(seed, role.name, prompt.name).choice(good))
-    mine = chosen.to(mask.device)[group]
-    return key + shifts.to(mask.device)[mine], valid[mine, row]
-
-
-class AnyTargets:
-    """Each head's most attended position on one batch under one mask: found on even queries, measured
-    on the odd ones after it."""
-
-    def __init__(
-        self, prompts: Sequence[Prompt], role: AnySink, mask: IndexMask, seed: int
-    ) -> None:
-        n, device = mask.n_queries, mask.device
-        self.mask = mask
-        if n < 3:
-            return
-        even = torch.arange(2, n, 2, device=device)
-        if len(even) > role.rows:
-            even = even[torch.linspace(0, len(even) - 1, role.rows, device=device).round().long()]
-        self.even = even
-        self.odd = torch.arange(1, n, 2, device=device)
-        self.choice = mask.reachable[:, 1::2] > 1  # (batch, odd query)
-        seen = mask.block(even, torch.arange(n, device=device)).sum(2)  # (batch or 1, 1, key)
-        self.too_few = seen < role.viewers * seen.amax(-1, keepdim=True).clamp(min=1)
-        self.seen = seen.clamp(min=1)
-        draws = [
-            _generator(seed, role.name, prompt.name).integers(1, LARGEST_SHIFT + 1)
-            for prompt in prompts
-        ]
-        self.shift = torch.tensor(draws, device=device)[:, None]
-        self.last = mask.real_queries.sum(-1, keepdim=True) - 1
-        self.chance = 1 / mask.reachable[:, None, 1::2].clamp(min=1)
-
-    def score(self, pattern: Pattern) -> dict[str, Float[np.ndarray, "prompt head"]]:
-        """One layer's measures."""
-        mask = self.mask
-        if mask.n_queries < 3:
-            nothing = np.full((mask.batch, pattern.n_heads), np.nan)
-            return dict.fromkeys(MEASURES, nothing) | {"n_queries": np.zeros_like(nothing)}
-        mean = pattern.received(self.even) / self.seen
-        position = mean.masked_fill(self.too_few, -1.0).argmax(-1)  # (batch, head)
-        # Later if the prompt goes on that far, else earlier, else there is no wrong position to look at.
-        later = position + self.shift
-        wrong = torch.where(later < self.last, later, position - self.shift)
-        keys = torch.stack([position, wrong.clamp(min=0)], dim=-1)
-        # (batch, head, position or wrong, odd query): after the position, for the wrong one too.
-        batch = torch.arange(mask.batch, device=mask.device)[:, None, None, None]
-        chosen = mask.allowed(batch, self.odd, keys[..., None]) & self.choice[:, None, None]
-        chosen &= self.odd > position[..., None, None]
-        weights = pattern.head_keys(keys, slice(1, None, 2)).mT
-        mass, wrong_mass = (weights.double() * chosen).sum(-1).unbind(-1)
-        count, wrong_count = chosen.sum(-1).double().unbind(-1)
-        chosen = chosen[:, :, 0]
-        possible = (wrong >= 0) & (wrong_count > 0)
-        learned = pattern.learned_sink()
-        measures = {
-            "mass": mass / count,
-            "mass_off_sink": torch.full_like(count, torch.nan),
-            "learned_sink": torch.full_like(count, torch.nan)
-            if learned is None
-            else (learned[..., 1::2] * chosen).sum(-1) / count,
-            "chance": (self.chance * chosen).sum(-1) / count,
-            "null": torch.where(possible, wrong_mass / wrong_count, torch.nan),
-            "n_queries": count,
-            "position": torch.where(count > 0, position.double(), torch.nan),
-        }
-        return {name: value.cpu().numpy() for name, value in measures.items()}
-
-
-def _generator(seed: int, role: str, prompt: str) -> np.random.Generator:
-    """A generator that depends on what is drawn for, not on the batch it is drawn in."""
-    return np.random.default_rng([seed, zlib.crc32(f"{role}/{prompt}".encode())])
-
-
-def _ends(place: Int[Tensor, " item"], n: int) -> Int[Tensor, " place"]:
-    """Where the items of each place end, for places in order."""
-    return torch.bincount(place, minlength=n).cumsum(0)
-
-
-def _sums(
-    values: Float[Tensor, "head item"], ends: Int[Tensor, " place"]
-) -> Float[Tensor, "head place"]:
-    """Sums of runs of items: differences of one running sum, several times faster than adding each
-    item to its place."""
-    running = values.new_empty(values.shape[0], values.shape[1] + 1)
-    running[:, 0] = 0
-    torch.cumsum(values, 1, out=running[:, 1:])
-    return running[:, torch.nn.functional.pad(ends, (1, 0))].diff(dim=1)
-
-
-def _among(values: Int[Tensor, " item"], ordered: Int[Tensor, " other"]) -> Tensor:
-    """Which values are among others that are in order."""
-    place = torch.searchsorted(ordered, values).clamp(max=len(ordered) - 1)
-    return ordered[place] == values
-
-
-def _any(flags: Tensor, place: Tensor, n: int) -> Tensor:
-    return (
-        torch.zeros(n, dtype=torch.long, device=flags.device).index_add_(0, place, flags.long()) > 0
-    )

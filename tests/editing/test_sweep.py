@@ -61,6 +61,20 @@ def test_every_cell_is_one_plain_forward_pass(family):
     assert np.abs(found.effects[0]).max() > 1e-2
 
 
+def test_the_last_layer_runs_on_what_the_metric_reads():
+    """And on everything where a cell changes something in it."""
+    model, seen = tiny("llama"), []
+    last = model.hf_model.model.layers[-1]
+    handle = last.mlp.register_forward_hook(lambda _, __, out: seen.append(out.shape[:2]))
+    sweep(model, EXAMPLES[:1], HEADS[:4], [DIFFERENCE], batch_tokens=10_000)
+    length = len(EXAMPLES[0].prompt.ids)
+    assert (4, 1) in seen and (4, length) not in seen
+    seen.clear()
+    sweep(model, EXAMPLES[:1], [*HEADS[:4], (*HEADS[0], *HEADS[-1])], [DIFFERENCE])
+    assert (5, length) in seen
+    handle.remove()
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 20, 10_000])
 def test_batches_make_no_difference(batch_tokens):
     model = tiny("qwen3")
@@ -227,10 +241,11 @@ def test_the_plan_says_what_will_be_done():
     tokens = sum(len(example.prompt.ids) for example in EXAMPLES)
     # Four heads from each layer on, the clean pass, and two unedited cells to see what rounding does.
     assert plan.plain_work == 12 * 3 * tokens
-    assert plan.work == (4 * (3 + 2 + 1) + 3 + 2 * 3) * tokens
+    # The last layer is run on one position of each example, unless the head is in it.
+    assert plan.work == (4 * (2 + 1 + 1) + 3 + 2 * 2) * tokens + (4 * (1 + 1) + 2) * 5
     assert plan.n_forwards == 2 * (2 + 3)  # two lengths; these two, and one for each layer
     assert 0 < plan.seconds < 60
-    assert "12 cells × 5 examples in 10 forward passes, 92% of the work" in str(plan)
+    assert "12 cells × 5 examples in 10 forward passes, 67% of the work" in str(plan)
 
 
 def at_positions(n_tokens):
@@ -255,8 +270,9 @@ def test_a_cell_at_a_position_begins_there_and_is_one_plain_pass(family):
     found = sweep(model, same, cells, [DIFFERENCE])
     expected = [[plain(model, e, cell) for e in same] for cell in cells]
     np.testing.assert_allclose(found.values[0], expected, atol=1e-4)
-    # From each layer on, (cells × layers left × positions left); the clean pass; what rounding does.
-    assert found.plan.work == 3 * (3 * 3 * 7 + 3 * 2 * 5 + 2 * 1 * 9 + 3 * 9 + 2 * 3 * 7)
+    # From each layer on, cells × layers left × positions left, or one position of the last layer where
+    # no cell is in it; the clean pass; what rounding does.
+    assert found.plan.work == 3 * (3 * (2 * 7 + 1) + 3 * 2 * 5 + 2 * 9 + 3 * 9 + 2 * (2 * 7 + 1))
     single = sweep(model, same, cells[:1], [DIFFERENCE])
     assert single.plan.work == 3 * (2 * 1 + 3 * 9 + 2 * 2 * 1)  # the last position of two layers
 
