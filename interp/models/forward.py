@@ -139,8 +139,10 @@ def _logits(
     with door.ALONE, evaluating(model.hf_model), torch.set_grad_enabled(gradients):
         logits = model.hf_model(**arguments).logits
         # Where all rows keep the same positions, what came is what was asked for: no copy.
-        if not torch.equal(
-            place, torch.arange(logits.shape[1], device=place.device).expand_as(place)
+        n_kept = logits.shape[1]
+        if (
+            place.shape[1] != n_kept
+            or not (place == torch.arange(n_kept, device=place.device)).all()
         ):
             logits = logits[row, place]
         logits = logits.float()
