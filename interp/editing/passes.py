@@ -161,13 +161,12 @@ def run_cells(
         for edit in cell
     ]
     before = Before(first, group.kept, len(cells)) if first else None
-    ids, where = (t.repeat(len(cells), 1) for t in (group.ids, group.where))
     scored = last_layer_from(model, group.examples, cells, (layer, first))
     read = recording
     if scored > first and recording is None:
         read = _UpTo(last)
     try:
-        logits = _run_on(model, ids, where, layer, first, stream, placed, before, read, engine)
+        logits = _run_on(model, group, layer, first, stream, placed, before, read, engine)
     except _Enough:
         assert read is not None
         whole = Recording(Site(kind, last) for kind in ("k", "v"))
@@ -177,7 +176,7 @@ def run_cells(
             whole.keep(last, kind, tensor)
         stream = read[Site("resid_pre", last)][:, scored - first :]
         before = Before(scored, whole, 1)
-        logits = _run_on(model, ids, where, last, scored, stream, (), before, None, engine)
+        logits = _run_on(model, group, last, scored, stream, (), before, None, engine)
     return logits.unflatten(0, (len(cells), n))
 
 
@@ -195,8 +194,7 @@ def last_layer_from(
 
 def _run_on(
     model: Model,
-    ids: Tensor,
-    where: Tensor,
+    group: Group,
     layer: int,
     first: int,
     stream: Tensor,
@@ -206,6 +204,8 @@ def _run_on(
     engine: Engine,
 ) -> Float[Tensor, "row scored d_vocab"]:
     """Logits of rows whose residual stream into ``layer``, from position ``first`` on, is ``stream``."""
+    copies = len(stream) // len(group.members)
+    ids, where = (t.repeat(copies, 1) for t in (group.ids[:, first:], group.where - first))
     # First the stream, then the cells' own edits on it.
     start = Placed(Replace(Site("resid_pre", layer), stream, "clean run"))
     with (
@@ -213,7 +213,7 @@ def _run_on(
         started_at(model, layer),
         edited(model, [start, *placed], recording=recording, before=before, engine=engine),
     ):
-        return logits_at(model, ids[:, first:], where - first, first=first)
+        return logits_at(model, ids, where, first=first)
 
 
 class _Enough(Exception):
